@@ -4,5 +4,6 @@ use agent_host_tests::support;
 
 mod asks;
 mod calls;
+mod imports;
 mod queue;
 mod sources;
