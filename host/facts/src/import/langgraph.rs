@@ -23,7 +23,7 @@ const MAX_MESSAGES: usize = 50_000;
 /// Tasks and questions that are open at one time.
 const MAX_OPEN: usize = 4_096;
 
-/// What was said before.
+/// The messages, questions and tasks so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LangGraph {
     /// The messages that are done.

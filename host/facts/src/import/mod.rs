@@ -62,7 +62,7 @@ pub enum NativeEnd {
         /// The error.
         message: String,
     },
-    /// Somebody has stopped it.
+    /// Stopped by somebody.
     Cancelled {
         /// The reason, where there is one.
         #[serde(skip_serializing_if = "Option::is_none")]

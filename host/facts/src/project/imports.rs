@@ -1,4 +1,4 @@
-//! What a recording of another framework says of its runtime (results `import.*`): questions to people, progress of tools, tasks.
+//! Results `import.*`: what a recording of another framework says of its runtime, its questions to people, progress of tools, tasks.
 
 use agent_host_protocol::{
     RunEvent,

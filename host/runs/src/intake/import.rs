@@ -26,9 +26,9 @@ const DEADLINE_MS: u64 = 600_000;
 
 /// A recording that is to be imported.
 pub struct NewImport {
-    /// Its form.
+    /// The form of its events.
     pub form: Form,
-    /// Its text, as it was written to disk.
+    /// The text, as it was written to disk.
     pub content: BlobWriter,
     /// A name to show.
     pub name: Option<String>,

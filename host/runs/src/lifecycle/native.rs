@@ -185,7 +185,7 @@ impl Runs {
     }
 }
 
-/// What was appended to a claim before, in order.
+/// The native events that were appended to a claim before, in order.
 fn raw_events(ledger: &Ledger, run_no: u64, run_id: RunId, claim: u32) -> Result<Vec<RawEvents>, LedgerError> {
     let appended = ledger.appended_results(run_no, run_id, claim, 0)?;
     let events = appended.into_iter().filter(|(_, event)| event.kind == EVENTS);

@@ -26,7 +26,7 @@ async fn append_again(desk: &Desk, held: &HeldRun, query: &str, body: &str) -> (
 
 /// Types and data of the events that were translated.
 async fn translated(desk: &Desk, run: &str) -> Vec<(String, Value)> {
-    let (_, page) = desk.get(&format!("/api/v1/runs/{run}/events?limit=500")).await;
+    let (_, page) = desk.get(&format!("/api/v1/runs/{run}/events?limit=100")).await;
     let events = page["items"].as_array().unwrap().iter();
     let own = events.filter(|event| event["source"] == "import" && event["type"] != "import.events");
     own.map(|event| (event["type"].as_str().unwrap().to_owned(), without_artifacts(event["data"].clone()))).collect()
