@@ -123,6 +123,19 @@ impl Client {
         self.json(self.send(request).await?).await
     }
 
+    /// Sends a body that is no JSON value, and gives the JSON of the answer.
+    pub(crate) async fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, Option<String>)],
+        media_type: &'static str,
+        content: Vec<u8>,
+    ) -> Result<T, Failure> {
+        let request = self.http.post(self.at(path, query)?).timeout(RECORDING);
+        let request = request.header(reqwest::header::CONTENT_TYPE, media_type).body(content);
+        self.json(self.send(request).await?).await
+    }
+
     /// Asks for something to be done that has no answer.
     pub(crate) async fn request_without_answer(&self, method: Method, path: &str) -> Result<(), Failure> {
         let request = self.http.request(method, self.at(path, &[])?).timeout(ANSWER);

@@ -14,11 +14,13 @@
 //! - [`shape`]: other shapes of a fact;
 //! - [`json`]: strict JSON of one line, for files from outside;
 //! - [`rules`]: the rules for logs of such facts, from whichever runtime;
+//! - [`import`]: native events of other agent frameworks, as results;
 //! - [`evidence`]: a run as lines that are chained by hashes, made and verified.
 
 pub mod evidence;
 pub mod fact;
 pub mod failure;
+pub mod import;
 pub mod json;
 pub mod kind;
 pub mod model;

@@ -24,6 +24,7 @@ pub mod hex;
 pub mod hosts;
 pub mod http;
 pub mod id;
+pub mod import;
 pub mod knowledge;
 pub mod limits;
 pub mod manifest;

@@ -262,11 +262,13 @@ pub enum EventSource {
     Person,
     /// The client, which answered a call of one of its tools.
     Client,
+    /// An importer: the host has translated an event of another framework, which an executor sent.
+    Import,
 }
 
 impl EventSource {
     /// Every one. An index in this list is the number that the ledger stores.
-    pub const ALL: [Self; 5] = [Self::Runner, Self::Host, Self::Executor, Self::Person, Self::Client];
+    pub const ALL: [Self; 6] = [Self::Runner, Self::Host, Self::Executor, Self::Person, Self::Client, Self::Import];
 
     /// The author as JSON shows it.
     #[must_use]
@@ -277,6 +279,7 @@ impl EventSource {
             Self::Executor => "executor",
             Self::Person => "person",
             Self::Client => "client",
+            Self::Import => "import",
         }
     }
 

@@ -62,6 +62,7 @@ pub use crate::{
         delivery::{Delivery, DeliveryFilter, DeliveryState},
         fork::Fork,
         hooks::{HookOutcome, WebhookSourceReport},
+        import::{ImportedRun, NewImport},
         pipeline::{AdaptedQuery, PIPELINE_ADAPTER, PipelineQuery, inline_bytes},
         scheduler::ScheduleReport,
     },

@@ -25,7 +25,7 @@ use crate::{
 const FINALIZE_BY_APPEND: &str = "queue.append";
 
 /// The audited routes and their actions.
-pub(crate) const AUDITED: [(Method, &str, &str); 25] = [
+pub(crate) const AUDITED: [(Method, &str, &str); 26] = [
     (Method::POST, "/api/v1/executors", "executors.register"),
     (Method::DELETE, "/api/v1/executors/{id}", "executors.deregister"),
     (Method::POST, "/api/v1/executors/{id}/heartbeat", "executors.change"),
@@ -36,6 +36,7 @@ pub(crate) const AUDITED: [(Method, &str, &str); 25] = [
     (Method::POST, "/api/v1/runs/{id}/finalize", "queue.finalize"),
     (Method::POST, "/api/v1/runs/{id}/append", FINALIZE_BY_APPEND),
     (Method::POST, "/api/v1/runs", "runs.create"),
+    (Method::POST, "/api/v1/imports", "runs.import"),
     (Method::POST, "/api/v1/runs/{id}/cancel", "runs.cancel"),
     (Method::POST, "/api/v1/runs/{id}/retry", "runs.retry"),
     (Method::POST, "/api/v1/dead-letters/{id}/requeue", "runs.requeue"),

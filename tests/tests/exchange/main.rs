@@ -4,6 +4,7 @@ use agent_host_tests::support;
 
 mod asks;
 mod calls;
+mod imports;
 mod mcp;
 mod queue;
 mod sources;

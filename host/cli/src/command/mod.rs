@@ -12,6 +12,7 @@ mod event_text;
 mod evidence;
 mod executors;
 mod fork;
+mod import;
 mod inspect;
 mod journal_text;
 mod keys;
@@ -88,6 +89,7 @@ pub(crate) enum Command {
     Knowledge(knowledge::KnowledgeCommand),
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    Import(import::Import),
     Conformance(conformance::Conformance),
     McpBridge(mcp_bridge::McpBridge),
     #[command(name = "openapi")]
@@ -119,6 +121,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Actions(command) => command.execute(&settings.config, output).await,
         Command::Schedules(command) => command.execute(&settings.config, output).await,
         Command::Deliveries(command) => command.execute(&settings.config, output).await,
+        Command::Import(args) => args.execute(settings.config, output).await,
         Command::Runs(command) => command.execute(&settings.config, output).await,
         Command::Threads(command) => command.execute(&settings.config, output).await,
         Command::Backend(args) => args.execute(&settings.config, output).await,

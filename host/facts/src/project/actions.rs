@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use agent_host_protocol::import::{self, ActionDecision};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -237,6 +238,75 @@ impl Actions {
             self.release(out, &call);
             finish(out, tools, &call, &end);
         }
+    }
+
+    /// A framework asked a person, and a recording says so.
+    pub(super) fn imported_request(&mut self, out: &mut Out, ids: &mut Ids, tools: &Tools, request: import::ActionRequest) {
+        let import::ActionRequest { action_id, tool_call_id, title, value, answer_schema } = request;
+        if self.open.contains(&action_id) {
+            return out.warn("duplicate_action", "an action was asked for that had been asked for before");
+        }
+        let call = tool_call_id.filter(|call| tools.scope_of(call).is_some());
+        if let Some(call) = &call {
+            self.release(out, call);
+        }
+        let of_call = call.as_ref().and_then(|call| tools.scope_of(call)).cloned().unwrap_or_default();
+        let scope = ScopeIds { action_id: Some(ids.of(Kind::Action, &action_id)), ..of_call };
+        let asks_permission = call.is_some();
+        let title = title.as_deref().map_or_else(|| "The framework asked a person".to_owned(), line);
+        if asks_permission {
+            out.say(Draft::new(FactType::PermissionRequested).in_scope(&scope).with("decision", "ask"));
+        }
+        let uri = out.event_uri();
+        let mut draft = Draft::new(FactType::ActionRequired)
+            .in_scope(&scope)
+            .with("actionType", if asks_permission { "permission" } else { "interrupt" })
+            .with("owner", "runtime")
+            .with("title", title.as_str())
+            .with("options", Value::Array(Vec::new()))
+            .with("inputSchema", answer_schema.and_then(small).unwrap_or_default());
+        draft = match value.map(small) {
+            Some(Some(value)) => draft.with("value", value),
+            Some(None) => draft.refers(RefKind::Raw, uri.as_str()).with("valueRef", uri),
+            None => draft,
+        };
+        out.say(draft);
+        if let Some(call) = &call {
+            self.by_call.insert(call.clone(), action_id.clone());
+        }
+        self.open.insert(&action_id, OpenAction { scope, asks_permission, call, is_client_tool: false, title });
+        out.say(Draft::new(FactType::RunStatus).with("phase", "waiting"));
+    }
+
+    /// The outcome of what a framework asked, as far as a recording says it.
+    pub(super) fn imported_end(&mut self, out: &mut Out, tools: &mut Tools, end: &import::ActionEnd) {
+        let Some(action) = self.close_one(&end.action_id) else { return };
+        let (kind, permission) = match end.decision {
+            ActionDecision::Approve => (FactType::ActionResolved, "allow"),
+            ActionDecision::Deny => (FactType::ActionResolved, "deny"),
+            ActionDecision::Cancel => (FactType::ActionCanceled, "canceled"),
+            ActionDecision::Unknown => (FactType::ActionResolved, "unknown"),
+        };
+        let unsaid = (end.decision == ActionDecision::Unknown).then_some("the recording does not say what was answered");
+        let reason = end.reason.as_deref().or(unsaid).map(line);
+        let draft = action.draft(kind).with("decision", end.decision.as_str()).with_some("reason", reason.clone());
+        let uri = out.event_uri();
+        out.say(match end.answer.clone().map(small) {
+            Some(Some(answer)) => draft.with("answer", answer),
+            Some(None) => draft.refers(RefKind::Raw, uri.as_str()).with("answerRef", uri),
+            None => draft,
+        });
+        if action.asks_permission {
+            let resolved = Draft::new(FactType::PermissionResolved).in_scope(&action.scope).with("decision", permission);
+            out.say(resolved.with("decisionSource", "unknown").with_some("reason", reason));
+        }
+        if let Some(call) = action.call.as_deref().filter(|_| end.decision == ActionDecision::Deny) {
+            out.say(action.draft(FactType::PermissionDenied).with("reasonCode", "denied"));
+            let error = end.reason.as_deref().unwrap_or("refused");
+            let outcome = Outcome::Failed { category: FailureCategory::PermissionDenied, code: "permission_denied", error };
+            tools.finish(out, call, outcome, Measures::default());
+        }
+        self.status(out);
     }
 
     /// A call ends by itself, or something else is asked about it: nothing may follow its end, and one answer ends it.

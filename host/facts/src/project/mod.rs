@@ -4,11 +4,12 @@
 //! open is ended before the end of the turn, and nothing follows that end but the snapshot.
 //!
 //! `turn` says what a turn is projected from, `prelude` the facts before the record, `texts`, `models`, `tools`, `actions`,
-//! `tasks` and `claims` those of the record; `out` numbers them, `ids` names things.
+//! `tasks`, `claims` and `imports` those of the record; `out` numbers them, `ids` names things.
 
 mod actions;
 pub mod claims;
 mod ids;
+mod imports;
 mod models;
 mod out;
 mod prelude;
@@ -18,9 +19,9 @@ mod tools;
 mod turn;
 
 #[cfg(test)]
-mod properties;
+pub(crate) mod properties;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use agent_host_protocol::{
     ResultKind, RunEvent,
@@ -34,6 +35,7 @@ pub use self::turn::{ChildOutput, Children, NoChildren, ThreadIds, Turn, TurnBud
 use self::{
     actions::Actions,
     ids::Ids,
+    imports::Imports,
     models::Models,
     out::{Draft, Out, Source},
     tasks::Tasks,
@@ -68,6 +70,7 @@ pub struct Projector {
     tools: Tools,
     actions: Actions,
     tasks: Tasks,
+    imports: Imports,
     /// The last event that was projected.
     last: u64,
     has_begun: bool,
@@ -87,6 +90,7 @@ impl Projector {
             tools: Tools::default(),
             actions: Actions::default(),
             tasks: Tasks::default(),
+            imports: Imports::default(),
             last: 0,
             has_begun: false,
             is_over: false,
@@ -207,7 +211,12 @@ impl Projector {
 
     /// Results that the contract does not name; false for one that nobody knows.
     fn other(&mut self, event: &RunEvent) -> bool {
-        let Self { out, ids, tasks, .. } = self;
+        let Self { out, ids, tasks, tools, actions, imports, .. } = self;
+        if out.source == Source::Import
+            && let Some(read) = imports.say(out, ids, tools, actions, event)
+        {
+            return read;
+        }
         match event.kind.as_str() {
             ui::SUBAGENT_STARTED => read(event).map(|start| tasks.subagent_started(out, ids, &start)).is_some(),
             ui::SUBAGENT_FINISHED => read(event).map(|end| tasks.subagent_ended(out, &end, false)).is_some(),
@@ -342,12 +351,13 @@ impl Projector {
 
     /// Ends all that is open. `failure`: the category of a turn that does not end well.
     fn close(&mut self, failure: Option<FailureCategory>, why: &str) {
-        let Self { out, texts, models, tools, actions, tasks, .. } = self;
+        let Self { out, texts, models, tools, actions, tasks, imports, .. } = self;
         out.source = Source::Host;
         let category = failure.unwrap_or(FailureCategory::ProtocolViolation);
         actions.close(out, why);
         tools.close(out, category, why);
         tasks.close(out);
+        imports.close(out, why);
         models.close(out, category, why);
         texts.close(out, failure, why);
     }

@@ -18,6 +18,8 @@ pub(super) enum Source {
     Host,
     /// The runner, or the executor that holds the run: a claim.
     Runner,
+    /// A recording of another framework: a claim of that recording, also about what only its runtime can know.
+    Import,
 }
 
 impl Source {
@@ -25,6 +27,7 @@ impl Source {
         match self {
             Self::Host => "host",
             Self::Runner => "runner",
+            Self::Import => "import",
         }
     }
 
@@ -33,6 +36,7 @@ impl Source {
         match event {
             EventSource::Runner | EventSource::Executor => Self::Runner,
             EventSource::Host | EventSource::Person | EventSource::Client => Self::Host,
+            EventSource::Import => Self::Import,
         }
     }
 }
@@ -169,8 +173,14 @@ impl Out {
         for (name, id) in scope.entries() {
             payload.insert(name.to_owned(), id.into());
         }
-        // What only the host knows, it says itself, whatever event of a runner it follows from.
-        let source = if is_of_host(kind.as_str()) { Source::Host } else { source.unwrap_or(self.source) };
+        let source = match (source, self.source) {
+            (Some(Source::Host), _) => Source::Host,
+            // A recording speaks for its runner and for its runtime.
+            (_, Source::Import) => Source::Import,
+            // What only the host knows, it says itself, whatever event of a runner it follows from.
+            _ if is_of_host(kind.as_str()) => Source::Host,
+            (source, own) => source.unwrap_or(own),
+        };
         payload.insert("source".to_owned(), source.as_str().into());
         let (turn, run) = if of_thread { (None, None) } else { (Some(self.turn.clone()), Some(self.run.clone())) };
         self.facts.push(Fact {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The faults that a strict reader finds in a stream.
-pub(super) fn faults(facts: &[Fact], first: u64) -> Vec<String> {
+pub(crate) fn faults(facts: &[Fact], first: u64) -> Vec<String> {
     let mut faults = Vec::new();
     let mut ids = HashSet::new();
     let (mut tools, mut actions, mut tasks, mut streams) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
@@ -275,7 +275,7 @@ fn event() -> impl Strategy<Value = (String, Value, EventSource)> {
     (prop_oneof![6 => known, 1 => open_result()], source).prop_map(|((kind, data), source)| (kind, data, source))
 }
 
-pub(super) fn record(run: RunId, events: &[(String, Value, EventSource)]) -> Vec<RunEvent> {
+pub(crate) fn record(run: RunId, events: &[(String, Value, EventSource)]) -> Vec<RunEvent> {
     (1..)
         .zip(events)
         .map(|(sequence, (kind, data, source))| RunEvent {

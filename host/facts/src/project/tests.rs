@@ -16,7 +16,7 @@ use crate::{
 
 const RUN: &str = "01890a5d-ac96-774b-bcce-b302099a8000";
 
-pub(super) fn turn(first_sequence: u64, started: bool) -> Turn {
+pub(crate) fn turn(first_sequence: u64, started: bool) -> Turn {
     Turn {
         runtime_id: "agent-host".into(),
         run_id: RUN.parse::<RunId>().unwrap(),

@@ -72,7 +72,7 @@ impl Texts {
             out.say(
                 Draft::new(FactType::ModelRequested)
                     .scope(|scope| scope.model_request_id = Some(format!("{id}:request")))
-                    .with("origin", "runner")
+                    .with("origin", if out.source == Source::Import { "import" } else { "runner" })
                     .with("model", Value::Null)
                     .with("messageId", id.as_str())
                     .with("reason", "no model of the host was called"),

@@ -140,6 +140,11 @@ impl Tools {
         scope
     }
 
+    /// The scope of an open call.
+    pub(super) fn scope_of(&self, name: &str) -> Option<&ScopeIds> {
+        self.open.get(name).map(|open| &open.scope)
+    }
+
     pub(super) fn progress(&self, out: &mut Out, progress: ToolCallProgress) {
         let Some(open) = self.open.get(&progress.tool_call_id) else { return };
         out.say(

@@ -153,7 +153,7 @@ impl RunArtifacts {
         Ok(reference)
     }
 
-    fn blob(&self, record: &ArtifactRecord) -> Result<BlobReader, ApiError> {
+    pub(crate) fn blob(&self, record: &ArtifactRecord) -> Result<BlobReader, ApiError> {
         let blob = self.run.ledger.blob(&record.sha256).map_err(ledger_failed)?;
         blob.ok_or_else(|| {
             tracing::error!(

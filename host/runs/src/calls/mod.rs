@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use agent_host_ledger::{AppendMark, RunChange, RunWrite};
 use agent_host_protocol::{
-    ApiError, ErrorCode, Event, Interface, RunResult, grant::ConversationKey, manifest::ConversationReach, message::ArtifactRef,
+    ApiError, ErrorCode, Event, EventSource, Interface, RunResult, grant::ConversationKey, manifest::ConversationReach,
+    message::ArtifactRef,
 };
 use agent_host_sandbox::{Batch, Refusals, ResultCalls};
 use async_trait::async_trait;
@@ -137,16 +138,40 @@ impl ResultCalls for RunCalls {
 }
 
 impl RunCalls {
-    /// `results.emit`, with changes of the run in the same commit. Results of an executor have marks, one for each.
+    /// `results.emit`, with changes of the run in the same commit. Results of an executor have marks, one for each from the first on.
     pub(crate) async fn emit_with(
         &mut self,
         batch: Batch,
         changes: Vec<RunChange>,
         marks: &[AppendMark],
     ) -> Result<PendingWrite, ApiError> {
+        let sized = results::check_size(&batch, &self.run.limits);
+        self.emit_as(self.run.source(), sized, batch, changes, marks).await
+    }
+
+    /// Emits what native events have become, in one commit however many results there are: the events were bounded when they
+    /// came.
+    pub(crate) async fn emit_imported(
+        &mut self,
+        batch: Batch,
+        changes: Vec<RunChange>,
+        marks: &[AppendMark],
+    ) -> Result<PendingWrite, ApiError> {
+        self.emit_as(EventSource::Import, Ok(()), batch, changes, marks).await
+    }
+
+    async fn emit_as(
+        &mut self,
+        source: EventSource,
+        sized: Result<(), ApiError>,
+        batch: Batch,
+        changes: Vec<RunChange>,
+        marks: &[AppendMark],
+    ) -> Result<PendingWrite, ApiError> {
         let run = &*self.run;
         let (count, bytes) = (batch.len(), batch.bytes().sum());
-        let sized = results::check_size(&batch, &run.limits);
+        // A batch that is larger than the burst would wait for ever.
+        let counted = count.min(run.limits.results_burst as usize);
         let allowed = || {
             sized?;
             run.has_room(count)
@@ -156,7 +181,7 @@ impl RunCalls {
         let effect = async |ticket| {
             let results = batch.take().map_or_else(|| Ok(Vec::new()), Batch::parse)?;
             let artifacts = self.artifacts();
-            let speaker = self.speaker();
+            let speaker = Speaker { source, ..self.speaker() };
             let known = |artifact: &ArtifactRef| artifacts.visible(&artifact.artifact_id).map(|record| record.reference());
             let (mut written, mut actions) = (Vec::new(), Vec::new());
             let judge_action = |action, target, payload| {
@@ -201,7 +226,7 @@ impl RunCalls {
             }
             Ok(last)
         };
-        let passed = run.pass(Call::results(EMIT, digest, count).bytes(bytes), allowed, effect).await;
+        let passed = run.pass(Call::results(EMIT, digest, counted).bytes(bytes), allowed, effect).await;
         let last = passed.outcome?;
         if let Some(replayed) = batch.filter(|_| sets_state && passed.past.is_some()) {
             self.note_state(replayed.parse()?);

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
-use crate::policy::{binding::BoundRunner, keys::Keys, registered::RegisteredRunners, setup::Setup};
+use crate::policy::{binding::BoundRunner, imports, keys::Keys, registered::RegisteredRunners, setup::Setup};
 
 /// The state that a process has once. Every cell and every run of it holds this.
 pub(crate) struct Shared {
@@ -60,13 +60,14 @@ impl Shared {
     }
 
     /// The guest or the executors that serve a runner now. External runners of the
-    /// configuration come before the plugins directory, and that before manifests that executors have brought.
+    /// configuration come before the plugins directory, that before manifests that executors have brought, and importers come last.
     pub(crate) fn serving(&self, id: &RunnerId) -> Option<BoundRunner> {
         let setup = self.setup.load();
         let external = |manifest| BoundRunner::External { manifest, component: String::new() };
         let guest = || self.plugins.runner(id).map(BoundRunner::Guest);
         let registered = || self.registered.get(id, &setup.config).map(external);
-        setup.external(id).map(external).or_else(guest).or_else(registered)
+        let import = || imports::manifest(id).map(|manifest| BoundRunner::Import(Arc::new(manifest)));
+        setup.external(id).map(external).or_else(guest).or_else(registered).or_else(import)
     }
 
     /// The manifests of the runners that executors serve, by id, each with the workspace whose executors brought it. Those of the

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use agent_host_config::{BindingConfig, BusyThread};
-use agent_host_facts::Fact;
+use agent_host_facts::{Fact, import::Form};
 use agent_host_ledger::{AuditRecord, DeletedData, EventRecord, Feed, FeedBounds, FeedStep, Idempotency, Ledger, LedgerError};
 use agent_host_protocol::{
     Page, Principal, Run, RunEvent, RunId, SentResult, event::Envelope, grant::ConversationKey, run::Terminal,
@@ -28,6 +28,7 @@ use crate::{
         delivery::{Delivery, DeliveryFilter},
         fork::Fork,
         hooks::{HookOutcome, WebhookSourceReport},
+        import::{ImportedRun, NewImport},
         pipeline::AdaptedQuery,
         scheduler::ScheduleReport,
     },
@@ -393,6 +394,32 @@ impl Host {
             None => self.0.cell.runs.append(run_id, token, first, results).await,
             Some(terminal) => self.0.cell.runs.append_and_finish(run_id, token, first, results, terminal).await,
         }
+    }
+
+    /// Appends native events of another framework to a claimed run, as results. `first` is the number of the first event; the
+    /// executor counts from 1 in each claim. Events that the host already has are not appended again. The results are durable
+    /// when this function returns.
+    ///
+    /// # Errors
+    /// Fails as [`Host::append`] does, if an event is no JSON or too large, and if the claim appends something else.
+    pub async fn append_native(
+        &self,
+        run_id: RunId,
+        token: &str,
+        form: Form,
+        first: Option<u64>,
+        text: &str,
+    ) -> Result<AppendOutcome, HostError> {
+        self.0.cell.runs.append_native(run_id, token, form, first, text).await
+    }
+
+    /// Imports a recording of another framework. Its run is durable when this function returns, and ends by itself; the same
+    /// recording has the same run.
+    ///
+    /// # Errors
+    /// Fails if the recording cannot be read, or cannot be accepted now. Nothing is written then.
+    pub async fn import(&self, new: NewImport) -> Result<ImportedRun, HostError> {
+        self.0.cell.intake.import(new).await
     }
 
     /// The host calls of a run, for who shows the token of its claim.

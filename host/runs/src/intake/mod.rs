@@ -1,5 +1,5 @@
-//! The intake: events, runs by name, schedules, signed requests, pipelines, forks and children become runs. Deliveries bring
-//! webhooks the results.
+//! The intake: events, runs by name, schedules, signed requests, pipelines, forks, children and recordings of other frameworks
+//! become runs. Deliveries bring webhooks the results.
 
 pub(crate) mod accept;
 pub(crate) mod agents;
@@ -8,6 +8,7 @@ pub(crate) mod create;
 pub(crate) mod delivery;
 pub(crate) mod fork;
 pub(crate) mod hooks;
+pub(crate) mod import;
 pub(crate) mod pipeline;
 mod place;
 pub(crate) mod scheduler;

@@ -5,8 +5,12 @@
 
 use std::collections::VecDeque;
 
+use agent_host_facts::import::{Form, Translator};
 use agent_host_ledger::{AppendMark, Ledger};
-use agent_host_protocol::{ResultKind, RunEvent, RunId, SentResult};
+use agent_host_protocol::{
+    ResultKind, RunEvent, RunId, SentResult,
+    import::{EVENTS, RawEvents},
+};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
@@ -28,6 +32,10 @@ pub(super) struct AppendedResults {
     hashes: VecDeque<u64>,
     /// The id of the message whose pieces came without one, until it is completed.
     open_message: Option<String>,
+    /// The form of the native events, where the claim appends those and no results.
+    form: Option<Form>,
+    /// The translation of the native events, as the last of them left it. `None` where they have to be read again.
+    translator: Option<Translator>,
     /// True if results of an earlier life of the host are not read yet.
     is_forgetful: bool,
 }
@@ -35,7 +43,7 @@ pub(super) struct AppendedResults {
 impl AppendedResults {
     /// The results of a claim of which the host has those up to `last`.
     pub(super) fn new(claim: u32, last: u64) -> Self {
-        Self { claim, last, hashes: VecDeque::new(), open_message: None, is_forgetful: last > 0 }
+        Self { claim, last, hashes: VecDeque::new(), open_message: None, form: None, translator: None, is_forgetful: last > 0 }
     }
 
     /// Number of the last result.
@@ -54,7 +62,16 @@ impl AppendedResults {
             return Ok(());
         }
         let after = last_sequence.saturating_sub(SEARCHED_EVENTS);
-        let stored = ledger.appended_results(run_no, run_id, self.claim, after)?;
+        let mut stored = ledger.appended_results(run_no, run_id, self.claim, after)?;
+        // Of native events, the first result of an append alone is marked, and it may have many.
+        if stored.is_empty() {
+            stored = ledger.appended_results(run_no, run_id, self.claim, 0)?;
+        }
+        if let Some((_, event)) = stored.iter().rev().find(|(_, event)| event.kind == EVENTS) {
+            let raw: Option<RawEvents> = serde_json::from_str(event.data.get()).ok();
+            self.form = raw.and_then(|raw| Form::from_name(&raw.form));
+            return Ok(());
+        }
         // Without a gap up to the last one: what lies before a gap cannot be numbered by its place.
         for (mark, _) in stored.iter().rev().take(KNOWN_RESULTS) {
             if mark.number != self.last.saturating_sub(self.hashes.len() as u64) {
@@ -64,6 +81,43 @@ impl AppendedResults {
         }
         self.open_message = stored.iter().rev().find_map(|(mark, event)| self.left_open(*mark, event)).flatten();
         Ok(())
+    }
+
+    /// Fails where the claim has appended something of another form; `None` is that of results.
+    pub(super) fn check_form(&self, form: Option<Form>) -> Result<(), HostError> {
+        if self.last == 0 || self.form == form {
+            return Ok(());
+        }
+        let own = self.form.map_or("results", Form::as_str);
+        let theirs = form.map_or("results", Form::as_str);
+        Err(HostError::Conflict(format!("this claim appends {own}, and these are {theirs}: append one form in one claim")))
+    }
+
+    /// The translation of the native events so far. It is kept again ([`Self::keep_translator`]) unless its events are lost.
+    pub(super) fn take_translator(&mut self) -> Option<Translator> {
+        self.translator.take()
+    }
+
+    pub(super) fn keep_translator(&mut self, translator: Translator) {
+        self.translator = Some(translator);
+    }
+
+    /// Adds new native events; `through` is the number of the last of them.
+    pub(super) fn add_native(&mut self, through: u64, hashes: &[u64], translator: Translator) {
+        self.form = Some(translator.form());
+        self.translator = Some(translator);
+        self.add(through, hashes, None);
+    }
+
+    pub(super) fn forget_hashes(&mut self) {
+        self.hashes.clear();
+    }
+
+    /// Notes the hashes of the next ones, oldest first.
+    pub(super) fn note_hashes(&mut self, hashes: &[u64]) {
+        self.hashes.extend(hashes);
+        let surplus = self.hashes.len().saturating_sub(KNOWN_RESULTS);
+        self.hashes.drain(..surplus);
     }
 
     /// The message that this event of a result leaves open: `None` where the event is about no message, and where its sender had
@@ -124,9 +178,7 @@ impl AppendedResults {
     pub(super) fn add(&mut self, last: u64, hashes: &[u64], open_message: Option<String>) {
         self.last = last;
         self.open_message = open_message;
-        self.hashes.extend(hashes);
-        let surplus = self.hashes.len().saturating_sub(KNOWN_RESULTS);
-        self.hashes.drain(..surplus);
+        self.note_hashes(hashes);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The body of a run executes it. [`RunTask`] is the same for both bodies.
+//! The body of a run executes it. [`RunTask`] is the same for all bodies.
 
 use std::{sync::Arc, time::Duration};
 

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use agent_host_facts::import::NativeEnd;
 use agent_host_ledger::RunChange;
 use agent_host_protocol::{Run, RunId, RunnerId, SentResult, Timestamp, run::Terminal};
 use agent_host_sandbox::Batch;
@@ -58,14 +59,17 @@ pub struct McpAccess {
 }
 
 /// The outcome of an append.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct AppendOutcome {
-    /// Number of the last result that the host has of this claim, as the executor counts.
+    /// Number of the last result, or native event, that the host has of this claim, as the executor counts.
     pub appended: u64,
     /// Sequence of the last event of the run.
     pub last_sequence: u64,
     /// True if the same results were appended before.
     pub replayed: bool,
+    /// The end of the run that native events say. The executor ends the run with `finalize`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<NativeEnd>,
 }
 
 /// Checks what envelopes of the protocol say of their run and their number.
@@ -97,7 +101,7 @@ pub(crate) struct ClaimHandle {
     /// The calls that are under way for the claim.
     pub(crate) scope: Arc<ClaimScope>,
     /// The results that were appended. Appends come one after the other.
-    appended: Mutex<AppendedResults>,
+    pub(super) appended: Mutex<AppendedResults>,
 }
 
 /// A request about the claim itself. The task of the run carries it out.
@@ -122,7 +126,7 @@ impl ClaimHandle {
     }
 
     /// The host calls of the run, to be made within [`ClaimHandle::scope`].
-    fn calls(&self) -> Result<RunCalls, HostError> {
+    pub(super) fn calls(&self) -> Result<RunCalls, HostError> {
         let not_begun =
             || HostError::Conflict(format!("run {} has not begun: start it first (POST /api/v1/runs/{{id}}/start)", self.run_id));
         self.calls.get().cloned().ok_or_else(not_begun)
@@ -137,7 +141,7 @@ impl ClaimHandle {
 
 impl Runs {
     /// The handle of a run that an executor holds, by the token of its claim.
-    fn claim_handle(&self, run_id: RunId, token: &str) -> Result<Arc<ClaimHandle>, HostError> {
+    pub(super) fn claim_handle(&self, run_id: RunId, token: &str) -> Result<Arc<ClaimHandle>, HostError> {
         let handle = self.handle_by(ClaimToken::Lease, run_id, token)?;
         self.executors.seen(&handle.executor_id);
         Ok(handle)
@@ -274,9 +278,11 @@ impl Runs {
         }
         // Before anything counts on from `first`.
         appended.check_gap(first)?;
+        appended.check_form(None)?;
         check_envelopes(run_id, first, &results)?;
         let through = first.saturating_add(results.len() as u64 - 1);
-        let answer = |appended, replayed| AppendOutcome { appended, last_sequence: run.writer.last_sequence(), replayed };
+        let answer =
+            |appended, replayed| AppendOutcome { appended, last_sequence: run.writer.last_sequence(), replayed, end: None };
         let hashes: Vec<u64> = results.iter().map(hash).collect();
         let known = usize::try_from(appended.last() + 1 - first).unwrap_or(usize::MAX).min(results.len());
         let (repeated, new) = hashes.split_at(known);
@@ -315,7 +321,7 @@ impl Runs {
             Err(HostError::ClaimLost(lost)) => {
                 let run = self.finalized(run_id, token, &terminal).ok_or(HostError::ClaimLost(lost))?;
                 let appended = run.queue.as_ref().map_or(0, |queue| queue.appended);
-                return Ok(AppendOutcome { appended, last_sequence: run.last_sequence, replayed: true });
+                return Ok(AppendOutcome { appended, last_sequence: run.last_sequence, replayed: true, end: None });
             }
             Err(error) => return Err(error),
         };
@@ -335,7 +341,7 @@ impl Runs {
             appended.last()
         };
         let run = self.finalize(run_id, token, terminal).await?;
-        Ok(AppendOutcome { appended, last_sequence: run.last_sequence, replayed: false })
+        Ok(AppendOutcome { appended, last_sequence: run.last_sequence, replayed: false, end: None })
     }
 
     /// The host calls of a run that an executor holds.

@@ -1,7 +1,7 @@
 //! From the creation of a run to its end: its line, its turn, its place or claim, parking, waking and recovery.
 //!
-//! [`task::RunTask`] is the one life cycle. Its [`body`] executes a run: a guest in the sandbox, or an executor under a
-//! claim.
+//! [`task::RunTask`] is the one life cycle. Its [`body`] executes a run: a guest in the sandbox, an executor under a claim, or
+//! the import of a recording.
 
 mod appended;
 pub(crate) mod body;
@@ -12,8 +12,10 @@ pub(crate) mod executor;
 pub(crate) mod executors;
 pub(crate) mod family;
 pub(crate) mod guest;
+pub(crate) mod import;
 pub(crate) mod lease;
 pub(crate) mod lines;
+pub(crate) mod native;
 pub(crate) mod queue;
 pub(crate) mod recovery;
 pub(crate) mod requeue;

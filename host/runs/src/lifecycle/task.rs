@@ -19,6 +19,7 @@ use super::{
     body::{Body, Exit, Ready, RunningExecution},
     executor::ExecutorBody,
     guest::GuestBody,
+    import::{self, ImportBody},
     lines::{Turn, TurnCall},
 };
 use crate::{
@@ -142,6 +143,8 @@ impl RunTask {
     async fn execute(mut self) -> (Result<RunOutcome, HostError>, Turn) {
         let outcome = if is_external(&self.run.record.run) {
             Box::pin(self.execute_by(ExecutorBody::new(&self))).await
+        } else if let Some(form) = import::form_of(&self.run.terms.grant) {
+            Box::pin(self.execute_by(ImportBody::new(form))).await
         } else {
             self.execute_by(GuestBody::default()).await
         };

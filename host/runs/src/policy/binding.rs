@@ -40,13 +40,15 @@ pub(crate) enum BoundRunner {
         /// The component with this runner, where there is one.
         component: String,
     },
+    /// The host itself: it imports a recording.
+    Import(Arc<RunnerManifest>),
 }
 
 impl BoundRunner {
     pub(crate) fn manifest(&self) -> &RunnerManifest {
         match self {
             Self::Guest(runner) => &runner.manifest,
-            Self::External { manifest, .. } => manifest,
+            Self::External { manifest, .. } | Self::Import(manifest) => manifest,
         }
     }
 
@@ -54,12 +56,13 @@ impl BoundRunner {
         match self {
             Self::Guest(runner) => runner.component.digest(),
             Self::External { component, .. } => component,
+            Self::Import(_) => "",
         }
     }
 
     pub(crate) fn execution(&self) -> Execution {
         match self {
-            Self::Guest(_) => Execution::Host,
+            Self::Guest(_) | Self::Import(_) => Execution::Host,
             Self::External { .. } => Execution::External,
         }
     }
@@ -68,7 +71,7 @@ impl BoundRunner {
     pub(crate) fn guest(self) -> Option<Runner> {
         match self {
             Self::Guest(runner) => Some(runner),
-            Self::External { .. } => None,
+            Self::External { .. } | Self::Import(_) => None,
         }
     }
 
@@ -76,7 +79,7 @@ impl BoundRunner {
     pub(crate) fn external(self) -> Self {
         match self {
             Self::Guest(runner) => Self::External { component: runner.component.digest().to_owned(), manifest: runner.manifest },
-            external => external,
+            other => other,
         }
     }
 }

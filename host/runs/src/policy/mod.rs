@@ -7,6 +7,7 @@ pub(crate) mod child;
 pub(crate) mod client_tools;
 pub(crate) mod context;
 mod error;
+pub(crate) mod imports;
 pub(crate) mod inline;
 pub(crate) mod keys;
 pub(crate) mod library;

@@ -3,7 +3,7 @@
 use agent_host_facts::record::ActionRequest;
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult, fact,
+    ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult, fact, import,
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message},
     time, ui,
@@ -42,7 +42,7 @@ pub(crate) struct Speaker<'a> {
     pub(crate) run_id: RunId,
     pub(crate) event_id: EventId,
     pub(crate) terms: &'a Terms,
-    /// The runner, or the executor that holds the run.
+    /// The runner, the executor that holds the run, or an importer.
     pub(crate) source: EventSource,
 }
 
@@ -201,7 +201,8 @@ fn take_effect<A>(
                     "the type of a result is names joined by dots, such as `acme.progress`, at most 128 characters",
                 ));
             }
-            if ![&ui::ALL[..], &fact::ALL].iter().any(|known| known.contains(&kind.as_str())) {
+            let of_importers: &[&str] = if speaker.source == EventSource::Import { &import::ALL } else { &[] };
+            if ![&ui::ALL[..], &fact::ALL, of_importers].iter().any(|known| known.contains(&kind.as_str())) {
                 judged.unknown.push(kind);
             }
             Ok(())

@@ -8,7 +8,7 @@ use agent_host_protocol::{
     run::{RunCompletion, RunFailure, Terminal},
     sent,
 };
-use agent_host_runs::{AppendOutcome, ClaimRequest, Claimed, McpAccess};
+use agent_host_runs::{AppendOutcome, ClaimRequest, Claimed, McpAccess, facts::import::Form};
 use axum::{
     body::Bytes,
     http::{HeaderMap, StatusCode},
@@ -17,6 +17,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
+use super::imports::{self, NativeForm, NativeLines};
 use crate::{
     access::{ApiRequest, caller::bearer},
     control_audit::EndedRun,
@@ -235,11 +236,21 @@ fn ended(run_id: RunId, result: &SentResult) -> Result<Terminal, Problem> {
 /// Appends results to a run that was claimed
 ///
 /// Results have the same effects as those of a guest (transcript, state, artifacts, actions), and are checked against the
-/// grant of the run. Sending the same numbers again is harmless.
+/// grant of the run. Sending the same numbers again is harmless. With `form`, the body has native events of another framework,
+/// one JSON value a line or one array, which become results; `finalize` ends the run.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/append", tag = "queue", security(("bearer" = [])),
-    params(Id<RunId>), request_body = Append,
+    params(
+        Id<RunId>,
+        ("form" = inline(Option<NativeForm>), Query, description = "The body has native events of this form."),
+        ("first" = Option<u64>, Query, description = "With `form`: the number of the first event, counted from 1 in each claim. Default: the next.", minimum = 1),
+    ),
+    request_body(content((Append = "application/json"), (NativeLines = "application/x-ndjson")),
+        description = "Results, or with `form` native events."),
     responses((status = 200, description = "The present state of the host.", body = AppendOutcome), AppendRefusals))]
 pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
+    if let Some(form) = imports::form(&mut request.query, "form")? {
+        return append_native(id, request, form).await;
+    }
     request.query.finish()?;
     let limit = request.app.host.config().limits.emit_bytes * 2;
     let (token, sent) = written(&mut request, limit).await?;
@@ -258,6 +269,18 @@ pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result
         response.extensions_mut().insert(EndedRun);
     }
     Ok(response)
+}
+
+/// Appends native events.
+async fn append_native(id: RunId, mut request: ApiRequest, form: Form) -> Result<Response, Problem> {
+    let first: Option<u64> = request.query.parsed("first")?;
+    request.query.finish()?;
+    imports::require_native(&request.headers)?;
+    let limit = request.app.host.config().limits.emit_bytes * 2;
+    let token = token(&request.headers)?.to_owned();
+    let sent = body::read(std::mem::take(&mut request.body), limit + MORE_BYTES).await?;
+    let text = std::str::from_utf8(&sent).map_err(|_| Problem::invalid("body", "the body is not UTF-8 text"))?;
+    Ok(json(StatusCode::OK, &request.app.host.append_native(id, &token, form, first, text).await?))
 }
 
 /// The end of a run.

@@ -15,6 +15,7 @@ mod executors;
 mod feed;
 mod health;
 mod hooks;
+mod imports;
 mod keys;
 mod mcp;
 mod metrics;
@@ -78,6 +79,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(claims::release))
         .routes(routes!(claims::append))
         .routes(routes!(claims::finalize))
+        .routes(routes!(imports::import))
         .routes(routes!(calls::call))
         .routes(routes!(calls::create_artifact))
         .routes(routes!(calls::artifact))

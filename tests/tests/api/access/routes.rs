@@ -55,6 +55,8 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/runners", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/api/v1/runs", Names::Nothing, "runs:read", "", &[]),
     ("POST", "/api/v1/runs", Names::Nothing, "runs:control", r#"{"binding_id":"asks","input":{"text":"say x"}}"#, &[]),
+    // Without a form it is refused, after the scope.
+    ("POST", "/api/v1/imports", Names::Nothing, "runs:execute", "{}", &[400]),
     ("GET", "/api/v1/runs/{id}", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/context", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/grant", Names::Run, "runs:read", "", &[]),

@@ -11,7 +11,7 @@ use reqwest::{
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::openapi::{GUESTS, agents, mcp, threads, watched::Watched};
+use crate::openapi::{GUESTS, agents, imports, mcp, threads, watched::Watched};
 
 /// Messages are answered at once, an executor claims runs of `outside`; the other events go to [`GUESTS`].
 const CONFIG: &str = r#"
@@ -146,6 +146,7 @@ async fn every_answer_of_a_conversation_is_as_it_is_described() {
     agents::page(&talk).await;
     threads::threads(&talk).await;
     mcp::endpoint(&talk, "/mcp", "").await;
+    imports::imports(&talk).await;
     keys(&talk).await;
     operations(&talk, &host.url).await;
     tokio::task::block_in_place(|| command_line(&talk, &host));
@@ -410,6 +411,10 @@ async fn given_up(talk: &Talk, credential: &str) {
     let claimed = talk.send(claim.json(&json!({ "wait_ms": 5000, "start": true }))).await;
     assert_eq!(claimed.body["run"]["run_id"], *run, "{:#}", claimed.body);
     let token = claimed.body["lease_token"].as_str().unwrap();
+    let native = talk.request(Method::POST, &format!("/api/v1/runs/{run}/append?form=ai-sdk&first=1")).bearer_auth(token);
+    let native = native.header("content-type", "application/x-ndjson").body("{\"type\":\"finish\",\"finishReason\":\"stop\"}");
+    let appended = talk.send(native).await;
+    assert_eq!((appended.status, &appended.body["end"]["status"]), (200, &json!("completed")), "{:#}", appended.body);
     let release = talk.request(Method::POST, &format!("/api/v1/runs/{run}/release")).bearer_auth(token);
     assert_eq!(talk.send(release).await.status, 200);
     talk.until("/api/v1/dead-letters", |page| page["items"][0]["run_id"] == *run).await;

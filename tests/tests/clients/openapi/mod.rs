@@ -5,6 +5,7 @@ mod agents;
 mod conversation;
 mod document;
 mod fuzzed;
+mod imports;
 mod mcp;
 mod threads;
 mod watched;
