@@ -1,5 +1,6 @@
 //! Judging a batch of results: all of it is admitted, or none.
 
+use agent_host_config::HARNESS_RESULTS;
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
 use agent_host_protocol::{
     ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult, fact,
@@ -200,7 +201,7 @@ fn take_effect<A>(
                     "the type of a result is names joined by dots, such as `acme.progress`, at most 128 characters",
                 ));
             }
-            if ![&ui::ALL[..], &fact::ALL].iter().any(|known| known.contains(&kind.as_str())) {
+            if ![&ui::ALL[..], &fact::ALL, &HARNESS_RESULTS].iter().any(|known| known.contains(&kind.as_str())) {
                 judged.unknown.push(kind);
             }
             Ok(())
