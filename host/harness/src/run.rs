@@ -49,6 +49,7 @@ pub(crate) async fn execute(shared: Arc<Shared>, claimed: Claimed) {
     // A run that was stopped meanwhile ends for that reason, whatever its agent made of it.
     let outcome = match (stop.reason(), outcome) {
         (Some(reason), Err(TurnError::Failed(_))) => Err(TurnError::Stopped(reason)),
+        (Some(Stop::Cancelled), Ok(_)) => Err(TurnError::Stopped(Stop::Cancelled)),
         (_, outcome) => outcome,
     };
     if let (Some(process), Err(_)) = (&process, &outcome) {

@@ -93,12 +93,16 @@ impl Client<'_> {
         self.results.flush().await;
         let run = Arc::clone(&self.frame.run);
         let timeout_ms = self.frame.config.limits.ask_timeout_ms;
+        let stop = self.frame.stop.clone();
         self.jobs.spawn(async move {
             let answer = match permissions::ask(&run, &intent, &options, timeout_ms).await {
                 Ok(Some(option)) => outcome(Some(option)),
                 Ok(None) => outcome(permissions::option(&options, Verdict::Refused)),
                 // The turn is cancelled.
-                Err(_) => outcome(None),
+                Err(error) => {
+                    stop.hear(&error);
+                    outcome(None)
+                }
             };
             writer.respond(id, Ok(answer)).await;
         });

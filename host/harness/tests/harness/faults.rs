@@ -210,7 +210,7 @@ async fn a_confined_agent_reaches_its_workspace_and_nothing_else() {
     let said = said(&world, &text).await;
     assert_eq!(
         said,
-        "writtenfine/PermissionErrorPermissionError/PermissionErrorPermissionError/PermissionError/connectedPermissionError/PermissionError"
+        "writtenfine/PermissionErrorPermissionError/PermissionErrorPermissionError/OSError/connectedPermissionError/PermissionError"
     );
     assert_eq!(fs::read_to_string(&key).unwrap(), "a private key");
     world.end().await;

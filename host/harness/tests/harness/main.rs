@@ -32,13 +32,22 @@ fn launcher() -> PathBuf {
     launcher
 }
 
+/// The interpreter itself, and its installation: what is on the PATH may be a script that chooses one.
+pub(crate) fn python() -> (String, String) {
+    let facts = "import sys; print(sys.executable); print(sys.base_prefix)";
+    let output = std::process::Command::new("python3").args(["-c", facts]).output().expect("python3 is there");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut lines = text.lines().map(str::to_owned);
+    (lines.next().unwrap(), lines.next().unwrap())
+}
+
 pub(crate) fn peer() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness/peer.py").to_string_lossy().into_owned()
 }
 
 impl World {
     pub(crate) fn new(more: &str) -> Self {
-        Self::with_command(more, &["python3", &peer()])
+        Self::with_command(more, &[&python().0, "-B", &peer()])
     }
 
     /// `more` are further keys of the harness.
@@ -51,8 +60,11 @@ impl World {
 
     pub(crate) fn start(&mut self, more: &str, command: &[&str]) {
         let peer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness");
+        let (_, prefix) = python();
         let preset = if more.contains("preset") { "" } else { "preset = \"acp\"\n" };
-        let config = format!("id = \"plugin:acme/coder/default\"\n{preset}command = {command:?}\nreadable = [{peer:?}]\n{more}");
+        let config = format!(
+            "id = \"plugin:acme/coder/default\"\n{preset}command = {command:?}\nreadable = [{peer:?}, {prefix:?}]\n{more}"
+        );
         let config = toml::from_str(&config).unwrap();
         let env = vec![
             Variable { name: "KEY".into(), value: "sk-canary-of-the-test".into(), is_secret: true },

@@ -151,9 +151,6 @@ def obey(session, order):
         subprocess.Popen([sys.executable, "-c", code, rest])
         while not (os.path.exists(rest) and open(rest).read()):
             time.sleep(0.01)
-    elif word == "deaf":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
     elif word == "file":
         with open(rest, "w") as file:
             file.write(str(os.getpid()))
@@ -212,6 +209,9 @@ def handle(message):
         say(session, "an earlier answer")
         send({"id": number, "result": None})
     elif method == "session/prompt":
+        if "deaf" in params["prompt"][0]["text"]:  # only this thread may say so
+            for deaf_to in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(deaf_to, signal.SIG_IGN)
         threading.Thread(target=prompt, args=(number, params), daemon=True).start()
     elif method == "session/cancel":
         cancelled.set()
