@@ -276,7 +276,7 @@ const fn default_retention() -> u64 {
     24 * 60 * 60 * 1000
 }
 
-/// What a coding agent has a use for. A binding narrows it.
+/// Permissions that a coding agent has a use for. A binding narrows them.
 fn default_permissions() -> Permissions {
     Permissions {
         tools: ToolOperation::ALL.to_vec(),

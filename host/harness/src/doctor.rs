@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     acp,
     confinement::Confinement,
-    harness::{HarnessSetup, Shared, capabilities},
     launcher::Launch,
     link::{Answer, Link, LinkError, Registered, Request},
     process::{AgentProcess, ProcessPlan, common_variables},
+    setup::{HarnessSetup, Shared},
     workspace::make_private,
 };
 
@@ -144,17 +144,20 @@ async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis)
     Ok(())
 }
 
-/// The way to install the agent of a preset, as the beginning of a sentence; empty if there is none.
-pub(crate) const fn install_hint(preset: HarnessPreset) -> &'static str {
-    match preset {
-        HarnessPreset::ClaudeCode => "install it (`npm install -g @agentclientprotocol/claude-agent-acp`) ",
-        HarnessPreset::Codex => "install it (`npm install -g @zed-industries/codex-acp`) ",
-        HarnessPreset::Gemini => "install it (`npm install -g @google/gemini-cli`) ",
-        HarnessPreset::OpenCode => "install it (`npm install -g opencode-ai`) ",
-        HarnessPreset::Kimi => "install it (`pip install kimi-cli`) ",
-        HarnessPreset::Pi => "install it (`npm install -g pi-acp`) ",
-        HarnessPreset::Acp | HarnessPreset::Command => "install it ",
+/// Capabilities of an executor, as the host shows them.
+fn capabilities(config: &HarnessConfig, isolation: HarnessIsolation, more: Value) -> Value {
+    let mut all = json!({
+        "harness": config.id,
+        "provider": config.preset,
+        "command": config.command(),
+        "workspace": config.workspace,
+        "isolation": isolation,
+        "slots": config.max_processes,
+    });
+    if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
+        all.extend(more);
     }
+    all
 }
 
 /// The way to no host.

@@ -1,28 +1,19 @@
 //! The executor of one harness: it registers, claims runs, and executes as many at one time as it may.
 
-use std::{
-    ffi::OsString,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
-use agent_host_config::{HarnessConfig, HarnessIsolation};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    confinement,
     doctor::{self, Diagnosis},
     host_api::{self, HostError},
     link::{Link, Registered},
-    process::{ReadBounds, find_program},
     projection::remove_old,
     run,
-    secrets::Secrets,
-    workspace::{make_private, safe_name},
+    setup::{HarnessSetup, Shared},
+    workspace::make_private,
 };
 
 /// Longest wait of one claim at the host.
@@ -31,104 +22,6 @@ const CLAIM: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_secs(2);
 /// Time between two looks for directories of ended runs.
 const SWEEP: Duration = Duration::from_secs(60);
-
-/// A variable of an agent's environment.
-#[derive(Clone)]
-pub struct Variable {
-    /// Name of the variable.
-    pub name: String,
-    /// Its value.
-    pub value: String,
-    /// True if the value is taken out of what the agent says.
-    pub is_secret: bool,
-}
-
-impl std::fmt::Debug for Variable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Variable").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A harness, as it is started.
-#[derive(Debug, Clone)]
-pub struct HarnessSetup {
-    /// The entry of the configuration.
-    pub config: HarnessConfig,
-    /// The environment of the entry, with its secrets read.
-    pub env: Vec<Variable>,
-    /// The data directory: workspaces, and `harness` for the crate's own files.
-    pub data_dir: PathBuf,
-    /// Program and arguments that call [`launch`](crate::launch).
-    pub launcher: Vec<OsString>,
-}
-
-/// Facts of a harness that its runs share.
-pub(crate) struct Shared {
-    pub(crate) link: Arc<dyn Link>,
-    pub(crate) config: Arc<HarnessConfig>,
-    pub(crate) env: Vec<Variable>,
-    pub(crate) data_dir: PathBuf,
-    pub(crate) launcher: Arc<[OsString]>,
-    pub(crate) isolation: HarnessIsolation,
-    /// Cancelled when the harness ends.
-    pub(crate) closing: CancellationToken,
-    program: OnceLock<Result<PathBuf, String>>,
-}
-
-impl Shared {
-    pub(crate) fn new(setup: HarnessSetup, link: Arc<dyn Link>, closing: CancellationToken) -> Self {
-        let HarnessSetup { config, env, data_dir, launcher } = setup;
-        let isolation = isolation(&config);
-        let data_dir = std::path::absolute(&data_dir).unwrap_or(data_dir);
-        let (config, launcher, program) = (Arc::new(config), launcher.into(), OnceLock::new());
-        Self { link, config, env, data_dir, launcher, isolation, closing, program }
-    }
-
-    /// The directory of the crate's own files for this harness.
-    pub(crate) fn root(&self) -> PathBuf {
-        self.data_dir.join("harness").join(safe_name(self.config.id.as_str()))
-    }
-
-    /// The program, looked up once.
-    ///
-    /// # Errors
-    /// Says what is missing and how to install it.
-    pub(crate) fn program(&self) -> Result<PathBuf, String> {
-        self.program.get_or_init(|| program(&self.config)).clone()
-    }
-
-    pub(crate) fn secrets(&self, token: Option<&str>) -> Secrets {
-        let secrets = self.env.iter().filter(|variable| variable.is_secret).map(|variable| variable.value.as_str());
-        Secrets::new(secrets.chain(token))
-    }
-
-    pub(crate) fn read_bounds(&self) -> ReadBounds {
-        let limits = &self.config.limits;
-        ReadBounds {
-            line_bytes: limits.line_bytes,
-            output_bytes: limits.output_bytes,
-            lines_per_second: limits.messages_per_second,
-        }
-    }
-}
-
-/// The confinement of a harness: as configured, else what the kernel has.
-pub(crate) fn isolation(config: &HarnessConfig) -> HarnessIsolation {
-    config.isolation.unwrap_or_else(
-        || {
-            if confinement::is_available() { HarnessIsolation::Landlock } else { HarnessIsolation::None }
-        },
-    )
-}
-
-fn program(config: &HarnessConfig) -> Result<PathBuf, String> {
-    let command = config.command();
-    let name = command.first().map(String::as_str).unwrap_or_default();
-    find_program(name).ok_or_else(|| {
-        let install = doctor::install_hint(config.preset);
-        format!("there is no program `{name}` for the harness `{}`: {install}or name it in `command`", config.id)
-    })
-}
 
 /// A harness that runs. Dropping it does not end it; see [`Harness::end`].
 #[derive(Debug)]
@@ -286,20 +179,4 @@ async fn sweep(shared: Arc<Shared>) {
         let _ = tokio::task::spawn_blocking(move || remove_old(&runs, retention)).await;
         sleep(SWEEP).await;
     }
-}
-
-/// Capabilities of an executor, as the host shows them.
-pub(crate) fn capabilities(config: &HarnessConfig, isolation: HarnessIsolation, more: Value) -> Value {
-    let mut all = json!({
-        "harness": config.id,
-        "provider": config.preset,
-        "command": config.command(),
-        "workspace": config.workspace,
-        "isolation": isolation,
-        "slots": config.max_processes,
-    });
-    if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
-        all.extend(more);
-    }
-    all
 }

@@ -6,7 +6,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `harness` | the executor: registration, claims, slots |
+//! | `harness`, `setup` | the executor: registration, claims, slots; facts that its runs share |
 //! | `run` | one run, from its claim to its end |
 //! | `acp`, `acp_schema` | the Agent Client Protocol, and its messages |
 //! | `command` | programs that read one request and write results |
@@ -42,12 +42,14 @@ mod results;
 mod run;
 mod secrets;
 mod session;
+mod setup;
 mod stop;
 mod workspace;
 
 pub use self::{
     doctor::{Diagnosis, diagnose},
-    harness::{Harness, HarnessSetup, Variable},
+    harness::Harness,
     launcher::launch,
     link::{Answer, Link, LinkError, Registered, Request},
+    setup::{HarnessSetup, Variable},
 };

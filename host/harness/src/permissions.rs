@@ -19,7 +19,7 @@ const MAX_DESCRIPTION: usize = 8 * 1024;
 /// Characters by which a shell starts other commands, or reads and writes files.
 const SHELL: [char; 11] = [';', '|', '&', '$', '<', '>', '`', '\n', '(', ')', '\\'];
 
-/// What an agent asks permission for.
+/// The action that an agent asks permission for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Intent {
     /// Kind of the tool, such as `execute`.

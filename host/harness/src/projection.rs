@@ -61,7 +61,7 @@ pub(crate) struct Projection {
 /// A file of the message.
 struct Attachment {
     artifact: ArtifactRef,
-    /// Its copy; `None` where it is too large, or may not be read.
+    /// Path of the copy; `None` where it is too large, or may not be read.
     path: Option<PathBuf>,
 }
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const CLAUDE: &str = "@agentclientprotocol/claude-agent-acp@0.49.0";
 const AIMOCK: &str = "@copilotkit/aimock@1.43.0";
 
-/// What the model of the test answers.
+/// Answers of the model of the test.
 const FIXTURES: &str = r#"{ "fixtures": [
     { "match": { "userMessage": "make the folder one", "hasToolResult": false },
       "response": { "toolCalls": [{ "name": "Bash", "arguments": "{\"command\":\"mkdir one\",\"description\":\"Make a folder\"}" }] } },

@@ -1,6 +1,6 @@
 //! A connection to an agent: one JSON object a line, requests in both directions.
 //!
-//! What the agent says waits in a queue with a bound; while the queue is full, the agent is not read.
+//! Messages of the agent wait in a queue with a bound; while the queue is full, the agent is not read.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! What an agent reports of its turn, as results.
+//! Reports of an agent about its turn, as results.
 
 use std::{collections::HashMap, path::PathBuf};
 

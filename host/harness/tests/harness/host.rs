@@ -19,10 +19,10 @@ struct State {
     claims: VecDeque<Value>,
     /// The results of each run.
     results: Vec<(String, Value)>,
-    /// How runs ended: the last part of the path, and the body.
+    /// The ends of runs: the last part of the path, and the body.
     ends: Vec<(String, String, Value)>,
     questions: Vec<Value>,
-    /// What people answer, in turn; a question waits for one.
+    /// Answers of people, in turn; a question waits for one.
     answers: VecDeque<Value>,
     inputs: VecDeque<Value>,
     cancelled: Vec<String>,

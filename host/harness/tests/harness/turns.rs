@@ -1,4 +1,4 @@
-//! What an agent says and asks becomes results, questions and state.
+//! Words and requests of an agent become results, questions and state.
 
 use serde_json::{Value, json};
 
