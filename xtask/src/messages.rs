@@ -15,9 +15,10 @@ use crate::workspace::Workspace;
 const FILE: &str = "xtask/messages.txt";
 
 /// The source that is looked at, from the root of the workspace.
-const SOURCE: [&str; 9] = [
+const SOURCE: [&str; 10] = [
     "host/cli/src",
     "host/config/src",
+    "host/harness/src",
     "host/server/src",
     "host/runs/src",
     "host/providers/src",

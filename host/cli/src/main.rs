@@ -12,6 +12,8 @@ mod args;
 mod client;
 mod command;
 mod failure;
+#[cfg(target_os = "linux")]
+mod harness_link;
 mod logging;
 mod output;
 mod progress;
@@ -43,6 +45,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const LEFTOVERS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    // Before anything else: a launcher reads no configuration, and confines itself while it has one thread.
+    #[cfg(target_os = "linux")]
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == command::harness::LAUNCHER) {
+        return agent_host_harness::launch(std::env::args_os().skip(2).collect());
+    }
     allocator::keep_freed_memory();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -51,7 +58,7 @@ fn main() -> ExitCode {
     let output = Output::new(cli.global.json);
     // The command reports errors of the configuration.
     let watched = Settings::load(&cli.global).map(|settings| settings.config.telemetry).unwrap_or_default();
-    logging::start(&cli.global, matches!(cli.command, Command::Serve(_)), &watched);
+    logging::start(&cli.global, is_service(&cli.command), &watched);
     // Traces exist only for commands that execute runs.
     let traced = if matches!(cli.command, Command::Serve(_) | Command::Run(_)) {
         Telemetry::start(&watched)
@@ -72,5 +79,15 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => output.report_failure(&error),
+    }
+}
+
+/// True for a command that runs until it is ended, and logs what happens.
+const fn is_service(command: &Command) -> bool {
+    match command {
+        Command::Serve(_) => true,
+        #[cfg(target_os = "linux")]
+        Command::Harness(_) => true,
+        _ => false,
     }
 }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use agent_host_protocol::{Limits, model::ModelType};
+use agent_host_protocol::{Limits, RunnerManifest, model::ModelType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ use crate::{
     egress::{EgressConfig, HttpSecretConfig},
     executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
+    harnesses::HarnessConfig,
     identity_providers::IdentityProviderConfig,
     knowledge_bases::KnowledgeBaseConfig,
     library::{SkillConfig, StaticRefConfig},
@@ -94,6 +95,8 @@ pub struct Config {
     pub static_refs: Vec<StaticRefConfig>,
     /// Runners whose runs executors execute.
     pub external_runners: Vec<ExternalRunnerConfig>,
+    /// Coding agents of this machine as runners.
+    pub harnesses: Vec<HarnessConfig>,
     /// Runners whose manifests executors may bring.
     pub executor_runners: Vec<ExecutorRunnersConfig>,
     /// Runners by other names, for queries of pipelines.
@@ -143,6 +146,7 @@ struct File {
     skills: Vec<SkillConfig>,
     static_refs: Vec<StaticRefConfig>,
     external_runners: Vec<ExternalRunnerConfig>,
+    harnesses: Vec<HarnessConfig>,
     executor_runners: Vec<ExecutorRunnersConfig>,
     /// Runners by other names, for queries of pipelines: a name of a configuration, or the id of a runner that is not installed
     /// here. An entry replaces the default of its name (docs/PIPELINE.md); other defaults stay.
@@ -173,6 +177,7 @@ impl Config {
         let mut file: File = toml::from_str(text)?;
         file.models.iter_mut().for_each(|model| model.relative_to(base));
         file.mcp_servers.iter_mut().for_each(|server| server.relative_to(base));
+        file.harnesses.iter_mut().for_each(|harness| harness.relative_to(base));
         let secrets = file.http_secrets.iter_mut().map(|secret| &mut secret.value);
         let secrets = secrets.chain(file.action_hooks.iter_mut().map(|hook| &mut hook.secret));
         let secrets = secrets.chain(file.approvers.iter_mut().map(|approver| &mut approver.token));
@@ -203,6 +208,7 @@ impl Config {
             skills: file.skills,
             static_refs: file.static_refs,
             external_runners: file.external_runners,
+            harnesses: file.harnesses,
             executor_runners: file.executor_runners,
             runner_aliases: file.runner_aliases,
             telemetry: file.telemetry,
@@ -241,6 +247,7 @@ impl Config {
             skills: Vec::new(),
             static_refs: Vec::new(),
             external_runners: Vec::new(),
+            harnesses: Vec::new(),
             executor_runners: Vec::new(),
             runner_aliases: RunnerAliases::default(),
             telemetry: TelemetryConfig::default(),
@@ -256,6 +263,13 @@ impl Config {
     #[must_use]
     pub fn backups(&self) -> PathBuf {
         self.backup_dir.clone().unwrap_or_else(|| self.data_dir.join("backups"))
+    }
+
+    /// The manifests of the runners whose runs executors execute: `[[external_runners]]` and `[[harnesses]]`.
+    #[must_use]
+    pub fn external_manifests(&self) -> Vec<RunnerManifest> {
+        let external = self.external_runners.iter().map(ExternalRunnerConfig::manifest);
+        external.chain(self.harnesses.iter().map(HarnessConfig::manifest)).collect()
     }
 }
 
@@ -375,7 +389,11 @@ impl Config {
         for (place, entry) in self.executor_runners.iter().enumerate() {
             entry.check().map_err(|problem| format!("executor runners {}: {problem}", place + 1))?;
         }
-        unique("external runners", self.external_runners.iter().map(|runner| runner.id.as_str()))?;
+        for harness in &self.harnesses {
+            harness.check().map_err(|problem| format!("harness `{}`: {problem}", harness.id))?;
+        }
+        let ids = self.external_runners.iter().map(|runner| runner.id.as_str());
+        unique("external runners", ids.chain(self.harnesses.iter().map(|harness| harness.id.as_str())))?;
         for approver in &self.approvers {
             approver.check().map_err(|problem| format!("approver `{}`: {problem}", approver.id))?;
         }

@@ -10,6 +10,7 @@ mod egress;
 mod executor_runners;
 mod external_runners;
 mod file;
+mod harnesses;
 mod identity_providers;
 mod knowledge_bases;
 mod library;
@@ -39,6 +40,10 @@ pub use self::{
     executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
     file::{Config, ConfigError, section_names},
+    harnesses::{
+        HARNESS_RESULTS, HarnessConfig, HarnessDialect, HarnessIsolation, HarnessLimits, HarnessPolicy, HarnessPreset,
+        HarnessRule,
+    },
     identity_providers::{IdentityProviderConfig, TokenAlgorithm},
     knowledge_bases::KnowledgeBaseConfig,
     library::{SkillConfig, StaticRefConfig},

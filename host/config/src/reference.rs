@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::file::schema;
 
 /// Sections in the order in which an operator meets them; any other comes after these.
-const ORDER: [&str; 22] = [
+const ORDER: [&str; 23] = [
     "server",
     "identity_providers",
     "limits",
@@ -15,6 +15,7 @@ const ORDER: [&str; 22] = [
     "bindings",
     "external_runners",
     "executor_runners",
+    "harnesses",
     "runner_aliases",
     "models",
     "mcp_servers",

@@ -23,7 +23,7 @@
 //! routes     one module for each resource, and the table
 //! control_audit  records of requests to the control plane
 //! layer      around every route: request log, dialect, authentication, audit
-//! router     the routes in their layers; server: listen, serve, end
+//! router     the routes in their layers; local: requests from within the process; server: listen, serve, end
 //! ```
 
 mod access;
@@ -35,6 +35,7 @@ mod control_audit;
 mod http;
 mod langbot;
 mod layer;
+mod local;
 mod mcp;
 mod openapi;
 mod request_log;
@@ -43,5 +44,6 @@ mod routes;
 mod server;
 
 pub use http::{Problem, ProblemCode};
+pub use local::{LocalAnswer, LocalClient, LocalError, LocalRequest};
 pub use routes::openapi;
 pub use server::{BindError, ServeError, Server};

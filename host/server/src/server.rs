@@ -3,12 +3,14 @@
 use std::{future::Future, io, net::SocketAddr, time::Duration};
 
 use agent_host_runs::Host;
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
     http::connections::{self, Connections},
+    local::LocalClient,
     router::router,
 };
 
@@ -45,6 +47,8 @@ pub struct Server {
     host: Host,
     listener: TcpListener,
     local_addr: SocketAddr,
+    router: Router,
+    closing: CancellationToken,
 }
 
 impl std::fmt::Debug for Server {
@@ -63,13 +67,21 @@ impl Server {
         let refused = |source| BindError { listen, source };
         let listener = connections::listen(listen).map_err(refused)?;
         let local_addr = listener.local_addr().map_err(refused)?;
-        Ok(Self { host, listener, local_addr })
+        let closing = CancellationToken::new();
+        let router = router(App::new(host.clone(), local_addr, closing.clone()));
+        Ok(Self { host, listener, local_addr, router, closing })
     }
 
     /// Address of the listener.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// A client of this server within the process. It may send requests before [`Server::serve`], and until the host has shut down.
+    #[must_use]
+    pub fn local_client(&self) -> LocalClient {
+        LocalClient::new(self.router.clone())
     }
 
     /// Answers requests until `shutdown` comes, then ends: no new connections, requests in flight are answered,
@@ -81,12 +93,11 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when the listener fails.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
-        let closing = CancellationToken::new();
-        let app = App::new(self.host, self.local_addr, closing.clone());
-        let limits = app.host.config().limits.clone();
-        let connections = Connections::new(router(app), &limits, closing.clone());
+        let Self { host, listener, router, closing, .. } = self;
+        let limits = host.config().limits.clone();
+        let connections = Connections::new(router, &limits, closing.clone());
         let served = tokio::select! {
-            error = connections.accept(self.listener) => Err(error.into()),
+            error = connections.accept(listener) => Err(error.into()),
             () = shutdown => Ok(()),
         };
         closing.cancel();

@@ -3,5 +3,7 @@
 
 mod agui;
 mod chat;
+#[cfg(target_os = "linux")]
+mod coding_agents;
 mod frontends;
 mod openapi;

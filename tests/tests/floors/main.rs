@@ -13,12 +13,13 @@ use std::{collections::BTreeMap, fs, path::Path};
 use crate::modules::Modules;
 
 /// The floors, lowest first (ARCHITECTURE.md, "Houses and floors").
-const FLOORS: [(&str, u32); 9] = [
+const FLOORS: [(&str, u32); 10] = [
     ("protocol", 0),
     ("config", 1),
     ("facts", 1),
     ("ledger", 1),
     ("sandbox", 1),
+    ("harness", 2),
     ("providers", 2),
     ("runs", 3),
     ("server", 4),

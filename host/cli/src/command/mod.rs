@@ -12,6 +12,8 @@ mod event_text;
 mod evidence;
 mod executors;
 mod fork;
+#[cfg(target_os = "linux")]
+pub(crate) mod harness;
 mod import;
 mod inspect;
 mod journal_text;
@@ -75,6 +77,8 @@ pub(crate) enum Command {
     Deliveries(deliveries::Deliveries),
     #[command(subcommand)]
     Executors(executors::Executors),
+    #[cfg(target_os = "linux")]
+    Harness(harness::HarnessCommand),
     #[command(subcommand)]
     DeadLetters(create::DeadLetters),
     #[command(subcommand)]
@@ -126,6 +130,8 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Threads(command) => command.execute(&settings.config, output).await,
         Command::Backend(args) => args.execute(&settings.config, output).await,
         Command::Executors(command) => command.execute(&settings.config, output).await,
+        #[cfg(target_os = "linux")]
+        Command::Harness(args) => args.execute(&settings.config, cli.global.key, output).await,
         Command::DeadLetters(command) => command.execute(&settings.config, output).await,
         Command::Keys(command) => command.execute(&settings.config, output).await,
         Command::Ledger(command) => command.execute(&settings.config, output).await,

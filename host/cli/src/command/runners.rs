@@ -82,7 +82,7 @@ async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installe
     refuse_duplicates(&mut plugins);
     let ready = plugins.iter().filter(|plugin| plugin.status == PluginStatus::Ready);
     let mut runners: Vec<RunnerManifest> = ready.flat_map(|plugin| plugin.runners.clone()).collect();
-    let externals: Vec<RunnerManifest> = config.external_runners.iter().map(|runner| runner.manifest()).collect();
+    let externals: Vec<RunnerManifest> = config.external_manifests();
     let external: Vec<RunnerId> = externals.iter().map(|manifest| manifest.id.clone()).collect();
     runners.retain(|runner| !external.contains(&runner.id));
     runners.extend(externals);

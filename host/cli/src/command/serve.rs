@@ -21,6 +21,8 @@ use crate::{
     signals::{Hangups, INTERRUPTED, Signals},
 };
 
+/// Coding agents have so long to end before the host does; those that are deaf are killed meanwhile.
+const AGENTS: Duration = Duration::from_secs(1);
 /// Files that may be open beside connections: artifacts, components, what runs reach outside.
 const OTHER_FILES: u64 = 4_096;
 /// Runs that are active when the host is asked to end have so long to end by themselves.
@@ -92,6 +94,13 @@ impl Serve {
             }
         };
         let url = local_url(server.local_addr());
+        let harnesses = match Harnesses::start(&host, &server, &url) {
+            Ok(harnesses) => harnesses,
+            Err(error) => {
+                host.shutdown(Duration::ZERO).await;
+                return Err(error);
+            }
+        };
         output.result(&json!({ "listening": url }), || format!("listening on {url}\n"))?;
 
         let reloading = tokio::spawn(reload_when_told(host.clone()));
@@ -104,7 +113,13 @@ impl Serve {
                     signals.next().await;
                     std::process::exit(INTERRUPTED);
                 });
-                end(&ending).await;
+                let mut agents = std::pin::pin!(harnesses.end());
+                // While the host still takes it: runs of agents go back to the queue.
+                if tokio::time::timeout(AGENTS, agents.as_mut()).await.is_err() {
+                    tokio::join!(agents, end(&ending));
+                } else {
+                    end(&ending).await;
+                }
             })
             .await;
         reloading.abort();
@@ -114,6 +129,40 @@ impl Serve {
         served?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The coding agents of the configuration, as executors of this host.
+struct Harnesses {
+    #[cfg(target_os = "linux")]
+    running: Vec<agent_host_harness::Harness>,
+}
+
+#[cfg(target_os = "linux")]
+impl Harnesses {
+    fn start(host: &Host, server: &Server, url: &str) -> anyhow::Result<Self> {
+        use crate::harness_link::LocalLink;
+        let link = LocalLink { host: host.clone(), client: server.local_client(), url: url.to_owned() };
+        let running = super::harness::start(&host.config(), &(std::sync::Arc::new(link) as _))?;
+        Ok(Self { running })
+    }
+
+    /// Gives the runs of the agents back, and ends their processes.
+    async fn end(self) {
+        let ending = futures_util::future::join_all(self.running.into_iter().map(agent_host_harness::Harness::end));
+        if tokio::time::timeout(SHUTDOWN, ending).await.is_err() {
+            tracing::warn!("coding agents did not end in time; their processes are killed with the host");
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Harnesses {
+    fn start(host: &Host, _: &Server, _: &str) -> anyhow::Result<Self> {
+        anyhow::ensure!(host.config().harnesses.is_empty(), "[[harnesses]] need Linux: processes are confined by means of it");
+        Ok(Self {})
+    }
+
+    async fn end(self) {}
 }
 
 /// Lets the process open as many files as it may where so many connections could need it: shells give 1,024 to each, and

@@ -24,6 +24,7 @@ use crate::{
 /// Settings that the host reads once at its start: keys and whole sections, named as in the file. The engine with its pool
 /// of instances, the files of the ledger and the listener depend on them.
 const NEEDS_RESTART: &[&str] = &[
+    "harnesses",
     "server",
     "limits.artifact_unreferenced_ms",
     "limits.compile_ms",

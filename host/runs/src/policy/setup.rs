@@ -46,7 +46,8 @@ impl Setup {
         let hooks = open_hooks(&config.webhook_sources)?;
         let webhooks = ResultHooks::open(&config.webhooks).map_err(ConfigError::Invalid)?;
         let limits = Arc::new(config.limits.clone());
-        let external = config.external_runners.iter().map(|runner| (runner.id.clone(), Arc::new(runner.manifest()))).collect();
+        let external =
+            config.external_manifests().into_iter().map(|manifest| (manifest.id.clone(), Arc::new(manifest))).collect();
         Ok(Self { limits, config: Arc::new(config), services, bindings, approvers, external, schedules, hooks, webhooks })
     }
 

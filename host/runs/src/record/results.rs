@@ -1,5 +1,6 @@
 //! Judging a batch of results: all of it is admitted, or none.
 
+use agent_host_config::HARNESS_RESULTS;
 use agent_host_facts::record::ActionRequest;
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
 use agent_host_protocol::{
@@ -202,7 +203,7 @@ fn take_effect<A>(
                 ));
             }
             let of_importers: &[&str] = if speaker.source == EventSource::Import { &import::ALL } else { &[] };
-            if ![&ui::ALL[..], &fact::ALL, of_importers].iter().any(|known| known.contains(&kind.as_str())) {
+            if ![&ui::ALL[..], &fact::ALL, &HARNESS_RESULTS, of_importers].iter().any(|known| known.contains(&kind.as_str())) {
                 judged.unknown.push(kind);
             }
             Ok(())

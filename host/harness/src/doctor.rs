@@ -1,0 +1,179 @@
+//! Examination of a harness: whether its agent starts, in which version, and what to do if it does not.
+
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+
+use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    acp,
+    confinement::Confinement,
+    launcher::Launch,
+    link::{Answer, Link, LinkError, Registered, Request},
+    process::{AgentProcess, ProcessPlan, common_variables},
+    setup::{HarnessSetup, Shared},
+    workspace::make_private,
+};
+
+/// Time for a process to end after it was examined.
+const FINISH: Duration = Duration::from_millis(500);
+
+/// The state of a harness.
+#[derive(Debug, Clone, Serialize)]
+pub struct Diagnosis {
+    /// The runner id of the harness.
+    pub harness: String,
+    /// The file of the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<PathBuf>,
+    /// Name of the agent, as it says itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Version of the agent, as it says itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The confinement.
+    pub isolation: HarnessIsolation,
+    /// True if the agent goes on with an earlier session.
+    pub resumes: bool,
+    /// True if the agent takes an MCP server by HTTP.
+    pub mcp: bool,
+    /// The reason why runs of the harness fail, and the fix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl Diagnosis {
+    /// The capabilities of the executor.
+    pub(crate) fn capabilities(&self, config: &HarnessConfig) -> Value {
+        let state = if self.problem.is_some() { "unavailable" } else { "ready" };
+        let more = json!({
+            "state": state,
+            "agent": self.agent,
+            "version": self.version,
+            "resumes": self.resumes,
+            "mcp": self.mcp,
+            "problem": self.problem,
+        });
+        capabilities(config, self.isolation, more)
+    }
+}
+
+/// Examines a harness without a host: finds its program and, where it speaks ACP, starts it and lets it introduce itself. Nothing is sent
+/// to a model.
+pub async fn diagnose(setup: HarnessSetup) -> Diagnosis {
+    examine(&Shared::new(setup, Arc::new(NoHost), CancellationToken::new())).await
+}
+
+pub(crate) async fn examine(shared: &Shared) -> Diagnosis {
+    let mut diagnosis = Diagnosis {
+        harness: shared.config.id.to_string(),
+        program: None,
+        agent: None,
+        version: None,
+        isolation: shared.isolation,
+        resumes: false,
+        mcp: false,
+        problem: None,
+    };
+    let program = match shared.program() {
+        Ok(program) => program,
+        Err(problem) => {
+            diagnosis.problem = Some(problem);
+            return diagnosis;
+        }
+    };
+    diagnosis.program = Some(program.clone());
+    if shared.config.preset == HarnessPreset::Command {
+        // A program that is started does something.
+        diagnosis.resumes = true;
+        diagnosis.mcp = true;
+        return diagnosis;
+    }
+    if let Err(problem) = introduce(shared, program, &mut diagnosis).await {
+        diagnosis.problem = Some(shared.secrets(None).clean(problem));
+    }
+    diagnosis
+}
+
+/// Starts the agent in a frame like that of a run, and asks for its name.
+async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis) -> Result<(), String> {
+    let limits = &shared.config.limits;
+    let home = shared.root().join("doctor");
+    make_private(&home).map_err(|error| format!("{} cannot be made: {error}", home.display()))?;
+    let confinement = (shared.isolation == HarnessIsolation::Landlock).then(|| {
+        let mut confinement = Confinement::of_program(&program);
+        confinement.readable.extend(shared.config.readable.iter().cloned());
+        confinement.writable.extend(shared.config.writable.iter().cloned());
+        confinement.writable.insert(home.clone());
+        confinement
+    });
+    let mut env = common_variables();
+    env.extend(shared.config.preset.variables().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    env.extend(shared.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())));
+    for name in ["HOME", "TMPDIR"] {
+        env.insert(name.to_owned(), home.to_string_lossy().into_owned());
+    }
+    let plan = ProcessPlan {
+        launcher: Arc::clone(&shared.launcher),
+        launch: Launch {
+            program,
+            args: shared.config.command().into_iter().skip(1).collect(),
+            max_memory_bytes: limits.max_memory_bytes,
+            max_open_files: limits.max_open_files,
+            cpu_seconds: limits.cpu_seconds,
+            confinement,
+        },
+        dir: home.clone(),
+        env,
+    };
+    let mut process = AgentProcess::start(&plan).map_err(|error| format!("the launcher cannot be started: {error}"))?;
+    let patience = Duration::from_millis(limits.start_timeout_ms);
+    let answer = acp::probe(&mut process, shared.read_bounds(), patience).await;
+    process.finish(FINISH).await;
+    // What the agent wrote for its introduction is of no use to anybody.
+    let _ = fs::remove_dir_all(&home);
+    let agent = answer.map_err(|failure| failure.to_string())?;
+    let info = agent.agent_info.unwrap_or_default();
+    diagnosis.agent = Some(info.name).filter(|name| !name.is_empty());
+    diagnosis.version = Some(info.version).filter(|version| !version.is_empty());
+    diagnosis.resumes = agent.agent_capabilities.load_session || agent.agent_capabilities.session_capabilities.resume.is_some();
+    diagnosis.mcp = agent.agent_capabilities.mcp_capabilities.http;
+    Ok(())
+}
+
+/// Capabilities of an executor, as the host shows them.
+fn capabilities(config: &HarnessConfig, isolation: HarnessIsolation, more: Value) -> Value {
+    let mut all = json!({
+        "harness": config.id,
+        "provider": config.preset,
+        "command": config.command(),
+        "workspace": config.workspace,
+        "isolation": isolation,
+        "slots": config.max_processes,
+    });
+    if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
+        all.extend(more);
+    }
+    all
+}
+
+/// The way to no host.
+struct NoHost;
+
+#[async_trait::async_trait]
+impl Link for NoHost {
+    async fn register(&self, _: Value) -> Result<Registered, LinkError> {
+        Err(LinkError("a harness that is examined has no host".to_owned()))
+    }
+
+    async fn send(&self, _: Request<'_>) -> Result<Answer, LinkError> {
+        Err(LinkError("a harness that is examined has no host".to_owned()))
+    }
+
+    fn base_url(&self) -> &str {
+        ""
+    }
+}

@@ -1,0 +1,222 @@
+//! The launcher: a small process between the host and an agent.
+//!
+//! The launcher bounds and confines itself, starts the program as its child, in a process group of its own, and waits. The confinement
+//! is inherited, so that it holds for whatever the program starts. As the subreaper of all of them, the launcher also gets the
+//! processes that leave the group, and ends when none is left:
+//!
+//! - SIGTERM to the launcher: SIGINT to the group, SIGTERM after 2 s, SIGKILL to every process after 5 s. A second SIGTERM: SIGKILL
+//!   at once.
+//! - The program ended: SIGKILL to what it left behind.
+//! - The host is gone (nobody reads standard error any more): SIGKILL to every process.
+//!
+//! No shell is involved, and nothing that the host has open is inherited but the three standard streams.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::process::{CommandExt as _, ExitStatusExt},
+    path::PathBuf,
+    process::{Command, ExitCode, ExitStatus},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{
+        Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, setrlimit, wait,
+    },
+};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
+
+use crate::confinement::Confinement;
+
+/// Time between SIGINT and SIGTERM.
+const TERMINATE_AFTER: Duration = Duration::from_secs(2);
+/// Time between SIGINT and SIGKILL.
+pub(crate) const KILL_AFTER: Duration = Duration::from_secs(5);
+/// Exit code where the program was not started: that of a shell for a command that cannot be executed.
+pub(crate) const NOT_STARTED: u8 = 126;
+/// Pause between two looks for processes that are left.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Looks for processes that are left: a process in an uninterruptible wait is given up after a second.
+const LOOKS: u32 = 200;
+
+/// The order to the launcher, as its one argument in JSON. It has no secrets: those are in the environment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Launch {
+    /// The program, found before.
+    pub(crate) program: PathBuf,
+    /// Arguments of the program.
+    pub(crate) args: Vec<String>,
+    /// Memory that one process may write to, in bytes.
+    pub(crate) max_memory_bytes: u64,
+    /// Files that one process may have open.
+    pub(crate) max_open_files: u64,
+    /// CPU time of one process, in seconds.
+    pub(crate) cpu_seconds: u64,
+    /// The confinement; `None` for none.
+    pub(crate) confinement: Option<Confinement>,
+}
+
+/// Does what the launcher is for, and returns the exit code of the process: that of the program, 128 and the signal that ended it, or
+/// 126 where it was not started (the reason is on standard error).
+///
+/// `args` are the arguments of the process after the name of the command.
+#[must_use]
+pub fn launch(args: Vec<OsString>) -> ExitCode {
+    match start(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(problem) => {
+            // The host reads standard error; nobody is there to be told otherwise.
+            use io::Write as _;
+            let _ = writeln!(io::stderr(), "launcher: {problem}");
+            ExitCode::from(NOT_STARTED)
+        }
+    }
+}
+
+fn start(args: Vec<OsString>) -> Result<u8, String> {
+    let order = args.first().and_then(|order| order.to_str()).ok_or("the order is missing: the host starts this command")?;
+    let launch: Launch = serde_json::from_str(order).map_err(|error| format!("the order cannot be read: {error}"))?;
+    bound(&launch).map_err(|error| format!("the limits cannot be set: {error}"))?;
+    set_child_subreaper(Some(rustix::process::getpid())).map_err(|error| format!("children cannot be kept: {error}"))?;
+    // Before any thread exists: a confinement holds for the thread that takes it on, and what it starts.
+    if let Some(confinement) = &launch.confinement {
+        confinement.take_on()?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime can be made: {error}"))?;
+    let code = runtime.block_on(supervise(&launch));
+    // The thread that watches standard error may wait for ever.
+    runtime.shutdown_background();
+    code
+}
+
+/// Sets the limits of this process, which its children inherit.
+fn bound(launch: &Launch) -> io::Result<()> {
+    for (resource, limit) in [
+        (Resource::Data, launch.max_memory_bytes),
+        (Resource::Nofile, launch.max_open_files),
+        (Resource::Cpu, launch.cpu_seconds),
+        (Resource::Core, 0),
+    ] {
+        let maximum = rustix::process::getrlimit(resource).maximum;
+        let limit = maximum.map_or(limit, |maximum| limit.min(maximum));
+        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
+    }
+    Ok(())
+}
+
+async fn supervise(launch: &Launch) -> Result<u8, String> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+    let mut command = Command::new(&launch.program);
+    command.args(&launch.args).process_group(0);
+    let mut child = tokio::process::Command::from(command)
+        .spawn()
+        .map_err(|error| format!("{} cannot be started: {error}", launch.program.display()))?;
+    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    let to_group = |signal: Signal| {
+        if let Some(group) = group {
+            // A group that is gone needs no signal.
+            let _ = kill_process_group(group, signal);
+        }
+    };
+    let mut host_gone = watch_host();
+    let mut asked: Option<Instant> = None;
+    let mut terminated = false;
+    let ended = loop {
+        let next = match asked {
+            Some(at) if terminated => at + KILL_AFTER,
+            Some(at) => at + TERMINATE_AFTER,
+            None => Instant::now() + Duration::from_secs(3600),
+        };
+        tokio::select! {
+            ended = child.wait() => break ended.map_err(|error| error.to_string())?,
+            _ = &mut host_gone => break kill(&mut child, group).await?,
+            _ = async { tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} } } => {
+                if asked.is_some() {
+                    break kill(&mut child, group).await?;
+                }
+                asked = Some(Instant::now());
+                to_group(Signal::INT);
+            }
+            () = sleep_until(next), if asked.is_some() => {
+                if terminated {
+                    break kill(&mut child, group).await?;
+                }
+                terminated = true;
+                to_group(Signal::TERM);
+            }
+        }
+    };
+    to_group(Signal::KILL);
+    kill_leftovers().await;
+    Ok(code(ended))
+}
+
+async fn kill(child: &mut tokio::process::Child, group: Option<Pid>) -> Result<ExitStatus, String> {
+    if let Some(group) = group {
+        // The child is in the group unless it has left it.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.start_kill();
+    child.wait().await.map_err(|error| error.to_string())
+}
+
+/// Resolves when nobody reads this process' standard error any more.
+fn watch_host() -> oneshot::Receiver<()> {
+    let (gone, host_gone) = oneshot::channel();
+    std::thread::spawn(move || {
+        let stderr = io::stderr();
+        let mut watched = [PollFd::new(&stderr, PollFlags::empty())];
+        // An error is reported whether it was asked for or not.
+        while poll(&mut watched, None).is_err_and(|error| error == rustix::io::Errno::INTR) {}
+        let _ = gone.send(());
+    });
+    host_gone
+}
+
+/// Kills and reaps every process that is left below this one. As their subreaper, it becomes their parent as soon as their own parent
+/// is gone.
+async fn kill_leftovers() {
+    for _ in 0..LOOKS {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                // None is left.
+                Err(_) => return,
+            }
+        }
+        for child in children() {
+            let _ = kill_process(child, Signal::KILL);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The children of this process.
+fn children() -> Vec<Pid> {
+    let own = rustix::process::getpid().as_raw_pid();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_child = |id: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // The name of the process may have any characters; the fields after it have none of `)`.
+        let parent = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(1)?.parse::<i32>().ok());
+        parent == Some(own)
+    };
+    ids.filter(is_child).filter_map(Pid::from_raw).collect()
+}
+
+fn code(ended: ExitStatus) -> u8 {
+    let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code & 0xff).unwrap_or(1)
+}

@@ -1,0 +1,66 @@
+//! The way to the host: requests of the executor API, over HTTP or within the process.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::Method;
+use serde_json::Value;
+
+/// A request to the host.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// The method.
+    pub method: Method,
+    /// Path and query, from `/api/v1/` on.
+    pub path: &'a str,
+    /// The bearer token: the credential of the executor, or the lease token of a claim.
+    pub token: &'a str,
+    /// Type and content of the body.
+    pub body: Option<(&'a str, Bytes)>,
+    /// Largest answer that is read, in bytes. A larger one is an error.
+    pub max_bytes: usize,
+}
+
+/// The answer of the host.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The status of HTTP.
+    pub status: u16,
+    /// `Retry-After`, in seconds.
+    pub retry_after: Option<u64>,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// A request that was not answered. The same request may be sent again.
+#[derive(Debug, thiserror::Error)]
+#[error("the host did not answer: {0}")]
+pub struct LinkError(pub String);
+
+/// An executor that has registered.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct Registered {
+    /// Id of the executor.
+    pub executor_id: String,
+    /// Credential of the executor.
+    pub credential: String,
+}
+
+/// The way to the host.
+#[async_trait]
+pub trait Link: Send + Sync + 'static {
+    /// Registers an executor; `registration` is the body of `POST /api/v1/executors`, with the manifest of the
+    /// runner, for a host that does not have it.
+    ///
+    /// # Errors
+    /// Fails if the host does not answer or refuses.
+    async fn register(&self, registration: Value) -> Result<Registered, LinkError>;
+
+    /// Sends a request and waits for the whole answer.
+    ///
+    /// # Errors
+    /// Fails if the host does not answer.
+    async fn send(&self, request: Request<'_>) -> Result<Answer, LinkError>;
+
+    /// The address of the host as processes of this machine reach it, such as `http://127.0.0.1:7070`.
+    fn base_url(&self) -> &str;
+}

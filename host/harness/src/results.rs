@@ -1,0 +1,421 @@
+//! The results of a run: what an agent says becomes events of its record, in order, in batches, and without secrets.
+//!
+//! One task appends. The queue to it is bounded, so that an agent that says more than the host takes is not read any further.
+//! Pieces of one message that wait together become one result.
+
+use std::{borrow::Cow, sync::Arc};
+
+use agent_host_protocol::{SentResult, fact};
+use bytes::Bytes;
+use serde_json::{Map, Value, json, value::RawValue};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+
+use crate::{
+    host_api::{HeldRun, HostError},
+    secrets::{CleanStream, Secrets},
+    stop::{Stop, StopFlag},
+};
+
+/// Results that wait to be appended.
+const QUEUE: usize = 1_024;
+/// Results in one batch: `limits.emit_results` of the host is at least this by default.
+const BATCH: usize = 64;
+/// Bytes in one batch, half of the default of `limits.emit_bytes`.
+const BATCH_BYTES: usize = 128 * 1024;
+/// Bytes of a message, and of one value in a result: `limits.result_bytes` of the host is 32 KiB by default, and JSON escapes.
+const PIECE: usize = 12 * 1024;
+
+enum Entry {
+    Result(Draft),
+    /// Everything before is in the record when this is answered.
+    Flush(oneshot::Sender<()>),
+}
+
+/// A result that is not appended yet.
+struct Draft {
+    kind: Cow<'static, str>,
+    data: Value,
+    metadata: Option<Value>,
+}
+
+impl Draft {
+    /// The text and the message of a piece of a message.
+    fn piece(&mut self) -> Option<(&str, &mut String)> {
+        if !matches!(&*self.kind, "message.delta" | "reasoning.delta") {
+            return None;
+        }
+        let data = self.data.as_object_mut()?;
+        let mut members = data.iter_mut();
+        // In the order of their names.
+        let (chunk, id) = (members.next()?.1, members.next()?.1);
+        match (id, chunk.get_mut("content")?) {
+            (Value::String(id), Value::String(text)) => Some((id, text)),
+            _ => None,
+        }
+    }
+
+    /// Adds the next result to this one, if both are pieces of one message.
+    fn joined(&mut self, next: &mut Self) -> bool {
+        if self.kind != next.kind {
+            return false;
+        }
+        let (Some((id, text)), Some((next_id, next_text))) = (self.piece(), next.piece()) else { return false };
+        let fits = id == next_id && text.len() + next_text.len() <= PIECE;
+        if fits {
+            text.push_str(next_text);
+        }
+        fits
+    }
+
+    fn sent(self) -> Option<SentResult> {
+        let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
+        let metadata = match &self.metadata {
+            Some(metadata) => Some(raw(metadata)?),
+            None => None,
+        };
+        Some(SentResult {
+            kind: self.kind.into_owned(),
+            data: raw(&self.data)?,
+            run_id: None,
+            sequence: None,
+            timestamp: None,
+            metadata,
+        })
+    }
+}
+
+/// The message that is open.
+#[derive(Default)]
+struct OpenMessage {
+    id: Option<String>,
+    text: String,
+    stream: CleanStream,
+}
+
+/// The results of one run.
+pub(crate) struct Results {
+    run: Arc<HeldRun>,
+    secrets: Secrets,
+    queue: mpsc::Sender<Entry>,
+    appending: JoinHandle<()>,
+    prefix: String,
+    messages: u32,
+    message: OpenMessage,
+    reasoning: OpenMessage,
+}
+
+impl Results {
+    /// Begins to append. The run is stopped when the host does not take results any more.
+    pub(crate) fn new(run: Arc<HeldRun>, secrets: Secrets, attempt: u32, stop: StopFlag) -> Self {
+        let (queue, entries) = mpsc::channel(QUEUE);
+        let appending = tokio::spawn(append(Arc::clone(&run), entries, stop));
+        Self {
+            run,
+            secrets,
+            queue,
+            appending,
+            prefix: format!("a{attempt}"),
+            messages: 0,
+            message: OpenMessage::default(),
+            reasoning: OpenMessage::default(),
+        }
+    }
+
+    async fn put(&self, kind: impl Into<Cow<'static, str>>, data: Value, metadata: Option<Value>) {
+        // Nobody takes results of a run that was stopped.
+        let _ = self.queue.send(Entry::Result(Draft { kind: kind.into(), data, metadata })).await;
+    }
+
+    fn next_id(&mut self) -> String {
+        self.messages += 1;
+        format!("{}-m{}", self.prefix, self.messages)
+    }
+
+    /// A piece of the answer.
+    pub(crate) async fn text(&mut self, text: &str) {
+        self.end_reasoning().await;
+        let clean = self.message.stream.push(text, &self.secrets);
+        self.put_text(&clean).await;
+    }
+
+    async fn put_text(&mut self, text: &str) {
+        for piece in pieces(text) {
+            if self.message.text.len() + piece.len() > PIECE {
+                self.complete_message().await;
+            }
+            let id = match self.message.id.clone() {
+                Some(id) => id,
+                None => self.next_id(),
+            };
+            self.message.id = Some(id.clone());
+            self.message.text.push_str(piece);
+            self.put("message.delta", json!({ "message_id": id, "chunk": { "role": "assistant", "content": piece } }), None)
+                .await;
+        }
+    }
+
+    async fn complete_message(&mut self) {
+        if let Some(id) = self.message.id.take() {
+            let text = std::mem::take(&mut self.message.text);
+            let message = json!({ "role": "assistant", "content": text });
+            self.put("message.completed", json!({ "message_id": id, "message": message }), None).await;
+        }
+    }
+
+    /// A piece of the agent's reasoning.
+    pub(crate) async fn reasoning(&mut self, text: &str) {
+        self.end_message().await;
+        let clean = self.reasoning.stream.push(text, &self.secrets);
+        self.put_reasoning(&clean).await;
+    }
+
+    async fn put_reasoning(&mut self, text: &str) {
+        for piece in pieces(text) {
+            let id = match self.reasoning.id.clone() {
+                Some(id) => id,
+                None => self.next_id(),
+            };
+            self.reasoning.id = Some(id.clone());
+            self.put("reasoning.delta", json!({ "message_id": id, "chunk": { "role": "assistant", "content": piece } }), None)
+                .await;
+        }
+    }
+
+    async fn end_reasoning(&mut self) {
+        let rest = self.reasoning.stream.finish();
+        self.put_reasoning(&rest).await;
+        self.reasoning.id = None;
+    }
+
+    /// Completes the open message: what comes next is not a part of it.
+    pub(crate) async fn end_message(&mut self) {
+        let rest = self.message.stream.finish();
+        self.put_text(&rest).await;
+        self.complete_message().await;
+    }
+
+    /// Completes the open message; where there is none, this text is the message.
+    pub(crate) async fn end_message_with(&mut self, text: &str) {
+        if self.message.id.is_none() && self.message.stream.is_empty() {
+            self.text(text).await;
+        }
+        self.end_message().await;
+    }
+
+    /// A result of another type. The open message is completed before.
+    pub(crate) async fn add(&mut self, kind: impl Into<Cow<'static, str>>, data: Value, metadata: Option<Value>) {
+        self.end_reasoning().await;
+        self.end_message().await;
+        let data = self.secrets.clean_value(data);
+        let metadata = metadata.map(|metadata| self.secrets.clean_value(metadata));
+        self.put(kind, data, metadata).await;
+    }
+
+    /// The beginning of a tool call of the agent itself.
+    pub(crate) async fn tool_started(&mut self, call: &str, name: &str, input: Value, about: Value) {
+        let input = self.small(&format!("{name}-input.json"), input).await;
+        let data = json!({ "tool_call_id": self.call_id(call), "tool_name": name, "parameters": input });
+        self.add("tool.call.started", data, Some(about)).await;
+    }
+
+    /// The end of a tool call of the agent itself. `output` has the parts of the result.
+    pub(crate) async fn tool_completed(&mut self, call: &str, name: &str, output: Result<Vec<Value>, String>, about: Value) {
+        let mut data = json!({ "tool_call_id": self.call_id(call), "tool_name": name });
+        let end = match output {
+            Ok(parts) => {
+                let mut small = Vec::with_capacity(parts.len());
+                for part in parts {
+                    small.push(self.small_part(name, part).await);
+                }
+                ("result", Value::Array(small))
+            }
+            Err(error) => ("error", Value::String(cut(&error, PIECE).to_owned())),
+        };
+        if let Some(data) = data.as_object_mut() {
+            data.insert(end.0.to_owned(), end.1);
+        }
+        self.add("tool.call.completed", data, Some(about)).await;
+    }
+
+    /// The agent's ids are unique in its session; a record may have several attempts.
+    fn call_id(&self, call: &str) -> String {
+        format!("{}-{}", self.prefix, cut(call, 128))
+    }
+
+    /// The plan of the agent.
+    pub(crate) async fn plan(&mut self, steps: Vec<(String, String)>) {
+        let done = steps.iter().all(|(_, status)| status == "completed");
+        let steps: Vec<Value> =
+            steps.iter().take(100).map(|(step, status)| json!({ "step": cut(step, 200), "status": status })).collect();
+        self.add(fact::PLAN, json!({ "steps": steps, "final": done }), None).await;
+    }
+
+    /// A part of the content of a tool call: a large text becomes an artifact, with its beginning beside it.
+    async fn small_part(&self, name: &str, part: Value) -> Value {
+        if part.to_string().len() <= PIECE {
+            return part;
+        }
+        let text = part.get("text").and_then(Value::as_str);
+        let (content, media_type, file) = match text {
+            Some(text) => (text.to_owned(), "text/plain", format!("{name}-output.txt")),
+            None => (part.to_string(), "application/json", format!("{name}-output.json")),
+        };
+        let head = text.map_or_else(String::new, |text| cut(text, PIECE / 4).to_owned());
+        match self.stored(&file, media_type, content).await {
+            Ok(reference) => json!({ "type": "truncated", "text": head, "artifact": reference }),
+            Err(bytes) => json!({ "type": "truncated", "text": head, "bytes": bytes }),
+        }
+    }
+
+    /// Parameters of a tool call: large ones become an artifact.
+    async fn small(&self, file: &str, value: Value) -> Value {
+        let text = value.to_string();
+        if text.len() <= PIECE {
+            return value;
+        }
+        match self.stored(file, "application/json", text).await {
+            Ok(reference) => json!({ "truncated": true, "artifact": reference }),
+            Err(bytes) => json!({ "truncated": true, "bytes": bytes }),
+        }
+    }
+
+    /// Stores a text as an artifact. Gives its size where the run may not create artifacts, or the host does not take it.
+    async fn stored(&self, name: &str, media_type: &str, text: String) -> Result<Value, usize> {
+        let text = self.secrets.clean(text);
+        let bytes = text.len();
+        self.run.create_artifact(name, media_type, Bytes::from(text)).await.map_err(|error| {
+            tracing::debug!(%error, name, "an output is not kept as an artifact");
+            bytes
+        })
+    }
+
+    /// Waits until everything so far is in the record.
+    pub(crate) async fn flush(&mut self) {
+        self.end_reasoning().await;
+        self.end_message().await;
+        let (done, is_done) = oneshot::channel();
+        if self.queue.send(Entry::Flush(done)).await.is_ok() {
+            // The task ends only after the queue: an error means that the claim is lost.
+            let _ = is_done.await;
+        }
+    }
+}
+
+impl Drop for Results {
+    fn drop(&mut self) {
+        self.appending.abort();
+    }
+}
+
+/// Appends what comes, until the claim is lost.
+async fn append(run: Arc<HeldRun>, mut entries: mpsc::Receiver<Entry>, stop: StopFlag) {
+    let mut waiting = Vec::new();
+    while entries.recv_many(&mut waiting, BATCH * 4).await > 0 {
+        if let Err(error) = append_entries(&run, waiting.drain(..)).await {
+            tracing::debug!(%error, "results are not appended any more");
+            stop.hear(&error);
+            // The first reason counts.
+            stop.stop(Stop::ClaimLost);
+            return;
+        }
+    }
+}
+
+async fn append_entries(run: &HeldRun, entries: impl Iterator<Item = Entry>) -> Result<(), HostError> {
+    let mut drafts: Vec<Draft> = Vec::new();
+    for entry in entries {
+        match entry {
+            Entry::Result(mut draft) => {
+                if drafts.last_mut().is_none_or(|last| !last.joined(&mut draft)) {
+                    drafts.push(draft);
+                }
+            }
+            Entry::Flush(done) => {
+                append_all(run, std::mem::take(&mut drafts)).await?;
+                // The run may not wait for it any more.
+                let _ = done.send(());
+            }
+        }
+    }
+    append_all(run, drafts).await
+}
+
+async fn append_all(run: &HeldRun, drafts: Vec<Draft>) -> Result<(), HostError> {
+    let mut batch = Vec::new();
+    let mut bytes = 0;
+    for result in drafts.into_iter().filter_map(Draft::sent) {
+        if batch.len() == BATCH || (bytes + result.bytes() > BATCH_BYTES && !batch.is_empty()) {
+            append_batch(run, std::mem::take(&mut batch)).await?;
+            bytes = 0;
+        }
+        bytes += result.bytes();
+        batch.push(result);
+    }
+    if batch.is_empty() { Ok(()) } else { append_batch(run, batch).await }
+}
+
+/// Appends a batch. Where the host refuses it, each result alone: one that the run may not have does not take others with it.
+async fn append_batch(run: &HeldRun, batch: Vec<SentResult>) -> Result<(), HostError> {
+    match run.append(&batch).await {
+        Err(HostError::Refused { .. }) => {}
+        other => return other,
+    }
+    for result in batch {
+        match run.append(std::slice::from_ref(&result)).await {
+            Err(HostError::Refused { code, detail }) => {
+                tracing::debug!(kind = result.kind, code, detail, "the host does not take a result of an agent");
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// `text` in pieces of at most [`PIECE`] bytes.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let piece = cut(rest, PIECE);
+        rest = rest.get(piece.len()..).unwrap_or_default();
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// The first `max` bytes of `text`, at a border of characters.
+pub(crate) fn cut(text: &str, max: usize) -> &str {
+    text.get(..text.floor_char_boundary(max)).unwrap_or(text)
+}
+
+/// The members of `map` that are there.
+pub(crate) fn present(map: Map<String, Value>) -> Value {
+    Value::Object(map.into_iter().filter(|(_, value)| !value.is_null()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delta(id: &str, text: &str) -> Draft {
+        let data = json!({ "message_id": id, "chunk": { "role": "assistant", "content": text } });
+        Draft { kind: "message.delta".into(), data, metadata: None }
+    }
+
+    #[test]
+    fn pieces_of_one_message_become_one_result() {
+        let mut first = delta("m1", "a");
+        assert!(first.joined(&mut delta("m1", "b")));
+        assert!(!first.joined(&mut delta("m2", "c")));
+        assert!(!first.joined(&mut delta("m1", &"x".repeat(PIECE))), "a result has a bound");
+        assert_eq!(first.sent().unwrap().data.get(), r#"{"chunk":{"content":"ab","role":"assistant"},"message_id":"m1"}"#);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_characters() {
+        let text = "ä".repeat(PIECE);
+        assert_eq!(pieces(&text).collect::<String>(), text);
+        assert!(pieces(&text).all(|piece| piece.len() <= PIECE));
+    }
+}

@@ -1,0 +1,223 @@
+//! One run: from its claim to its end.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use agent_host_config::{HarnessIsolation, HarnessPreset};
+use agent_host_protocol::time;
+use serde_json::json;
+use tokio::{task::JoinHandle, time::sleep};
+
+use crate::{
+    acp, command,
+    confinement::Confinement,
+    failure::{RunFailure, TurnError},
+    frame::{Inputs, RunFrame, TurnEnd},
+    host_api::{Claimed, HeldRun, HostError},
+    launcher::Launch,
+    process::{AgentProcess, ProcessPlan, common_variables},
+    projection::Projection,
+    results::Results,
+    secrets::Secrets,
+    setup::Shared,
+    stop::{Stop, StopFlag},
+    workspace::{Workspace, resolve},
+};
+
+/// Time between two renewals where nothing else tells of a cancel request.
+const RENEW: Duration = Duration::from_secs(1);
+/// Time for an agent to end by itself after its answer.
+const FINISH: Duration = Duration::from_secs(2);
+
+/// Executes a run that was claimed, and returns after its last process is gone.
+pub(crate) async fn execute(shared: Arc<Shared>, claimed: Claimed) {
+    let run = Arc::new(HeldRun::new(Arc::clone(&shared.link), &claimed));
+    let run_id = claimed.run.run_id;
+    let stop = StopFlag::default();
+    let guard = Guard::new(&shared, &run, &stop, &claimed);
+    let mut process = None;
+    let secrets = shared.secrets(claimed.mcp.as_ref().map(|mcp| mcp.token.as_str()));
+    let mut results = Results::new(Arc::clone(&run), secrets.clone(), claimed.context.runtime.attempt, stop.clone());
+    let prepared = tokio::select! {
+        prepared = prepare(&shared, Arc::clone(&run), claimed, &stop) => prepared.map_err(TurnError::from),
+        reason = stop.stopped() => Err(TurnError::Stopped(reason)),
+    };
+    // Kept to the end: the workspace is free for the next run after the last process of this one.
+    let (outcome, frame) = match prepared {
+        Ok(mut frame) => (answer(&shared, &mut frame, &mut process, &mut results).await, Some(frame)),
+        Err(error) => (Err(error), None),
+    };
+    // A run that was stopped meanwhile ends for that reason, whatever its agent made of it.
+    let outcome = match (stop.reason(), outcome) {
+        (Some(reason), Err(TurnError::Failed(_))) => Err(TurnError::Stopped(reason)),
+        (Some(Stop::Cancelled), Ok(_)) => Err(TurnError::Stopped(Stop::Cancelled)),
+        (_, outcome) => outcome,
+    };
+    if let (Some(process), Err(_)) = (&process, &outcome) {
+        process.signal(rustix::process::Signal::TERM);
+    }
+    results.flush().await;
+    let ended = end(&run, &outcome, &secrets).await;
+    if let Err(error) = ended {
+        tracing::debug!(%error, %run_id, "the end of a run is not in its record");
+    }
+    drop(guard);
+    if let Some(mut process) = process {
+        match &outcome {
+            Ok(_) => process.finish(FINISH).await,
+            // Asked to end before.
+            Err(_) => process.ended().await,
+        }
+    }
+    if let Some(frame) = frame {
+        frame.projection.end();
+    }
+}
+
+/// Makes everything that the agent needs.
+async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &StopFlag) -> Result<RunFrame, RunFailure> {
+    let Claimed { context, mcp, .. } = claimed;
+    let config = Arc::clone(&shared.config);
+    let program = shared.program().map_err(RunFailure::Unavailable)?;
+    let dir = resolve(&config.workspace, &context, &shared.data_dir);
+    let root = shared.root();
+    let workspace = Workspace::open(dir.clone(), &root).await;
+    let workspace =
+        workspace.map_err(|error| RunFailure::Files(format!("the workspace {} cannot be opened: {error}", dir.display())))?;
+    let own = root.join("runs").join(context.run_id.to_string());
+    let projection = Projection::write(own.clone(), &workspace.home, &config, &context, &run, mcp.as_ref()).await;
+    let projection = projection
+        .map_err(|error| RunFailure::Files(format!("the files of the run cannot be written to {}: {error}", own.display())))?;
+    let plan = plan(shared, &program, &workspace, &projection, run.base_url());
+    let takes_inputs = context.context.available_apis.steering && config.preset != HarnessPreset::Command;
+    let inputs = takes_inputs.then(|| Inputs::new(Arc::clone(&run), stop.clone()));
+    Ok(RunFrame { run, config, context, mcp, workspace: Arc::new(workspace), projection, plan, stop: stop.clone(), inputs })
+}
+
+/// The frame of the agent's process.
+fn plan(shared: &Shared, program: &Path, workspace: &Workspace, projection: &Projection, base_url: &str) -> ProcessPlan {
+    let config = &shared.config;
+    let limits = &config.limits;
+    let confinement = (shared.isolation == HarnessIsolation::Landlock).then(|| {
+        let mut confinement = Confinement::of_program(program);
+        confinement.readable.extend(config.readable.iter().cloned());
+        confinement.writable.extend([&workspace.dir, &workspace.home, &projection.dir].map(Clone::clone));
+        confinement.writable.extend(config.writable.iter().cloned());
+        confinement.ports.extend(&config.connect_ports);
+        let host = base_url.parse::<http::Uri>().ok();
+        confinement.ports.extend(host.and_then(|host| host.port_u16()));
+        confinement
+    });
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let mut env = common_variables();
+    env.extend(config.preset.variables().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    env.extend(shared.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())));
+    env.insert("HOME".to_owned(), text(&workspace.home));
+    env.insert("TMPDIR".to_owned(), text(&projection.dir.join("tmp")));
+    env.insert("AGENT_HOST_CONTEXT".to_owned(), text(&projection.context_file));
+    ProcessPlan {
+        launcher: Arc::clone(&shared.launcher),
+        launch: Launch {
+            program: program.to_owned(),
+            args: config.command().into_iter().skip(1).collect(),
+            max_memory_bytes: limits.max_memory_bytes,
+            max_open_files: limits.max_open_files,
+            cpu_seconds: limits.cpu_seconds,
+            confinement,
+        },
+        dir: workspace.dir.clone(),
+        env,
+    }
+}
+
+/// Starts the agent and has it answer.
+async fn answer(
+    shared: &Shared,
+    frame: &mut RunFrame,
+    process: &mut Option<AgentProcess>,
+    results: &mut Results,
+) -> Result<TurnEnd, TurnError> {
+    let started = AgentProcess::start(&frame.plan)
+        .map_err(|error| RunFailure::Unavailable(format!("the launcher cannot be started: {error}")))?;
+    let process = process.insert(started);
+    let bounds = shared.read_bounds();
+    if frame.config.preset == HarnessPreset::Command {
+        command::run(frame, process, results, bounds).await
+    } else {
+        acp::run(frame, process, results, bounds).await
+    }
+}
+
+/// Tells the host how the run ended.
+async fn end(run: &HeldRun, outcome: &Result<TurnEnd, TurnError>, secrets: &Secrets) -> Result<(), HostError> {
+    match outcome {
+        Ok(end) => {
+            let mut how = json!({ "status": "completed", "finish_reason": end.finish_reason });
+            if let (Some(how), Some(usage)) = (how.as_object_mut(), &end.usage) {
+                how.insert("usage".to_owned(), usage.clone());
+            }
+            match run.finalize(&how).await {
+                // Asked for at the last moment.
+                Err(HostError::Cancelled) => cancelled(run).await,
+                // A usage that cannot be read is no reason to lose the answer.
+                Err(HostError::Refused { .. }) if end.usage.is_some() => {
+                    run.finalize(&json!({ "status": "completed", "finish_reason": end.finish_reason })).await
+                }
+                other => other,
+            }
+        }
+        Err(TurnError::Stopped(Stop::Cancelled)) => cancelled(run).await,
+        Err(TurnError::Stopped(Stop::Shutdown)) => run.release("the harness ends").await,
+        Err(TurnError::Stopped(Stop::ClaimLost)) => Ok(()),
+        Err(TurnError::Failed(failure)) => run.finalize(&failure.finalize(&secrets.clean(failure.to_string()))).await,
+    }
+}
+
+async fn cancelled(run: &HeldRun) -> Result<(), HostError> {
+    run.finalize(&json!({ "status": "cancelled", "reason": "the agent was stopped" })).await
+}
+
+/// Keeps the claim of a run, and learns when it is to end.
+struct Guard {
+    renewing: JoinHandle<()>,
+    closing: JoinHandle<()>,
+}
+
+impl Guard {
+    fn new(shared: &Shared, run: &Arc<HeldRun>, stop: &StopFlag, claimed: &Claimed) -> Self {
+        let lease_ms = claimed.lease_expires_at.saturating_sub(time::now());
+        let mut pause = Duration::from_millis((lease_ms / 3).max(100));
+        if !claimed.context.context.available_apis.steering || shared.config.preset == HarnessPreset::Command {
+            pause = pause.min(RENEW);
+        }
+        let renewing = tokio::spawn(renew(Arc::clone(run), stop.clone(), pause));
+        let (closing, stop) = (shared.closing.clone(), stop.clone());
+        let closing = tokio::spawn(async move {
+            closing.cancelled().await;
+            stop.stop(Stop::Shutdown);
+        });
+        Self { renewing, closing }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.renewing.abort();
+        self.closing.abort();
+    }
+}
+
+async fn renew(run: Arc<HeldRun>, stop: StopFlag, pause: Duration) {
+    loop {
+        sleep(pause).await;
+        match run.renew().await {
+            Ok(claim) if claim.cancel_requested_at.is_some() => stop.stop(Stop::Cancelled),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a claim is not renewed");
+                stop.hear(&error);
+                stop.stop(Stop::ClaimLost);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A harness as it is started, and the facts that its runs share.
+
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
+
+use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    confinement,
+    link::Link,
+    process::{ReadBounds, find_program},
+    secrets::Secrets,
+    workspace::safe_name,
+};
+
+/// A variable of an agent's environment.
+#[derive(Clone)]
+pub struct Variable {
+    /// Name of the variable.
+    pub name: String,
+    /// Value of the variable.
+    pub value: String,
+    /// True if the value is taken out of what the agent says.
+    pub is_secret: bool,
+}
+
+impl std::fmt::Debug for Variable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Variable").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A harness, as it is started.
+#[derive(Debug, Clone)]
+pub struct HarnessSetup {
+    /// The entry of the configuration.
+    pub config: HarnessConfig,
+    /// The environment of the entry, with its secrets read.
+    pub env: Vec<Variable>,
+    /// The data directory: workspaces, and `harness` for the crate's own files.
+    pub data_dir: PathBuf,
+    /// Program and arguments that call [`launch`](crate::launch).
+    pub launcher: Vec<OsString>,
+}
+
+/// Facts of a harness that its runs share.
+pub(crate) struct Shared {
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) config: Arc<HarnessConfig>,
+    pub(crate) env: Vec<Variable>,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) launcher: Arc<[OsString]>,
+    pub(crate) isolation: HarnessIsolation,
+    /// Cancelled when the harness ends.
+    pub(crate) closing: CancellationToken,
+    program: OnceLock<Result<PathBuf, String>>,
+}
+
+impl Shared {
+    pub(crate) fn new(setup: HarnessSetup, link: Arc<dyn Link>, closing: CancellationToken) -> Self {
+        let HarnessSetup { config, env, data_dir, launcher } = setup;
+        let isolation = isolation(&config);
+        let data_dir = std::path::absolute(&data_dir).unwrap_or(data_dir);
+        let (config, launcher, program) = (Arc::new(config), launcher.into(), OnceLock::new());
+        Self { link, config, env, data_dir, launcher, isolation, closing, program }
+    }
+
+    /// The directory of the crate's own files for this harness.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.data_dir.join("harness").join(safe_name(self.config.id.as_str()))
+    }
+
+    /// The program, looked up once.
+    ///
+    /// # Errors
+    /// Says what is missing and how to install it.
+    pub(crate) fn program(&self) -> Result<PathBuf, String> {
+        self.program.get_or_init(|| program(&self.config)).clone()
+    }
+
+    pub(crate) fn secrets(&self, token: Option<&str>) -> Secrets {
+        let secrets = self.env.iter().filter(|variable| variable.is_secret).map(|variable| variable.value.as_str());
+        Secrets::new(secrets.chain(token))
+    }
+
+    pub(crate) fn read_bounds(&self) -> ReadBounds {
+        let limits = &self.config.limits;
+        ReadBounds {
+            line_bytes: limits.line_bytes,
+            output_bytes: limits.output_bytes,
+            lines_per_second: limits.messages_per_second,
+        }
+    }
+}
+
+/// The confinement of a harness: as configured, else what the kernel has.
+fn isolation(config: &HarnessConfig) -> HarnessIsolation {
+    config.isolation.unwrap_or_else(
+        || {
+            if confinement::is_available() { HarnessIsolation::Landlock } else { HarnessIsolation::None }
+        },
+    )
+}
+
+fn program(config: &HarnessConfig) -> Result<PathBuf, String> {
+    let command = config.command();
+    let name = command.first().map(String::as_str).unwrap_or_default();
+    find_program(name).ok_or_else(|| {
+        let install = install_hint(config.preset);
+        format!("there is no program `{name}` for the harness `{}`: {install}or name it in `command`", config.id)
+    })
+}
+
+/// The way to install the agent of a preset, as the beginning of a sentence; empty if there is none.
+const fn install_hint(preset: HarnessPreset) -> &'static str {
+    match preset {
+        HarnessPreset::ClaudeCode => "install it (`npm install -g @agentclientprotocol/claude-agent-acp`) ",
+        HarnessPreset::Codex => "install it (`npm install -g @zed-industries/codex-acp`) ",
+        HarnessPreset::Gemini => "install it (`npm install -g @google/gemini-cli`) ",
+        HarnessPreset::OpenCode => "install it (`npm install -g opencode-ai`) ",
+        HarnessPreset::Kimi => "install it (`pip install kimi-cli`) ",
+        HarnessPreset::Pi => "install it (`npm install -g pi-acp`) ",
+        HarnessPreset::Acp | HarnessPreset::Command => "install it ",
+    }
+}

@@ -1,0 +1,254 @@
+//! The workspace of a run: its directory, the lock that keeps other runs out, and access to its files that does not leave it.
+
+use std::{
+    fs, io,
+    io::{Read as _, Write as _},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    },
+    path::{Component, Path, PathBuf},
+    time::Duration,
+};
+
+use agent_host_protocol::{context::RunContext, hex};
+use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2};
+use sha2::{Digest, Sha256};
+
+/// Longest part of a path that is made of an id.
+const MAX_NAME: usize = 80;
+/// Pause between two tries to lock a workspace that another run has.
+const PAUSE: Duration = Duration::from_millis(25);
+/// Largest file that an agent reads or writes by the host.
+const MAX_FILE: u64 = 32 << 20;
+
+/// The directories of a run.
+pub(crate) struct Workspace {
+    /// Working directory of the agent.
+    pub(crate) dir: PathBuf,
+    /// Home of the agent: that of its workspace, where the agent keeps its sessions.
+    pub(crate) home: PathBuf,
+    /// True if the directory was made for this run.
+    pub(crate) is_new: bool,
+    /// Locked for as long as it is open.
+    _lock: fs::File,
+}
+
+impl Workspace {
+    /// Opens the workspace of a run, once no other run is in it. `root` is the directory of the harness's own files.
+    pub(crate) async fn open(dir: PathBuf, root: &Path) -> io::Result<Self> {
+        let key = digest(&dir.to_string_lossy());
+        let locks = root.join("locks");
+        make_private(&locks)?;
+        let lock = fs::File::options().create(true).truncate(false).write(true).open(locks.join(&key))?;
+        // Each run has opened the file for itself, so that the lock also holds between runs of one process.
+        while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(error.into());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        let is_new = !dir.is_dir();
+        fs::create_dir_all(&dir)?;
+        let dir = dir.canonicalize()?;
+        let home = root.join("homes").join(&key);
+        make_private(&home)?;
+        Ok(Self { dir, home, is_new, _lock: lock })
+    }
+
+    /// The part of `path` below the workspace.
+    fn below<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
+        let below = if path.is_absolute() { path.strip_prefix(&self.dir).ok() } else { Some(path) };
+        below.filter(|below| below.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))).ok_or_else(
+            || {
+                let message = format!("{} is not in the workspace {}", path.display(), self.dir.display());
+                io::Error::new(io::ErrorKind::PermissionDenied, message)
+            },
+        )
+    }
+
+    /// Opens a path below the workspace. No link on the way may lead out of it: the kernel sees to that.
+    fn open_below(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let root = fs::File::open(&self.dir)?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
+        openat2(&root, path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, mode, resolve).map_err(|error| match error {
+            rustix::io::Errno::XDEV | rustix::io::Errno::LOOP => {
+                let message = format!("{} leads out of the workspace", path.display());
+                io::Error::new(io::ErrorKind::PermissionDenied, message)
+            }
+            error => error.into(),
+        })
+    }
+
+    /// The text of a file of the workspace.
+    pub(crate) fn read_text(&self, path: &Path) -> io::Result<String> {
+        let file = fs::File::from(self.open_below(self.below(path)?, OFlags::RDONLY)?);
+        check_file(path, &file)?;
+        let mut text = String::new();
+        file.take(MAX_FILE).read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    /// Writes a file of the workspace, with the folders above it.
+    pub(crate) fn write_text(&self, path: &Path, text: &str) -> io::Result<()> {
+        let below = self.below(path)?;
+        if text.len() as u64 > MAX_FILE {
+            return Err(io::Error::other(format!("a file has at most {MAX_FILE} bytes")));
+        }
+        let mut folder = PathBuf::new();
+        for part in below.parent().into_iter().flat_map(Path::components) {
+            let parent =
+                self.open_below(if folder.as_os_str().is_empty() { Path::new(".") } else { &folder }, OFlags::DIRECTORY)?;
+            match mkdirat(&parent, part.as_os_str(), Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => folder.push(part),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut file = fs::File::from(self.open_below(below, OFlags::WRONLY | OFlags::CREATE)?);
+        check_file(path, &file)?;
+        if file.metadata()?.nlink() > 1 {
+            let message = format!("{} has another name, which may be outside of the workspace", path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        file.set_len(0)?;
+        file.write_all(text.as_bytes())
+    }
+
+    /// A folder of the workspace, for a command.
+    pub(crate) fn folder(&self, path: &Path) -> io::Result<PathBuf> {
+        let below = self.below(path)?;
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        self.open_below(below, OFlags::DIRECTORY)?;
+        Ok(self.dir.join(below))
+    }
+}
+
+/// Refuses devices, pipes and large files.
+fn check_file(path: &Path, file: &fs::File) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no file", path.display())));
+    }
+    if metadata.len() > MAX_FILE {
+        return Err(io::Error::other(format!("{} has more than {MAX_FILE} bytes", path.display())));
+    }
+    Ok(())
+}
+
+/// Makes a directory that only this user sees.
+pub(crate) fn make_private(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// The directory that a template names for a run, below `data_dir` if it is relative.
+pub(crate) fn resolve(template: &str, context: &RunContext, data_dir: &Path) -> PathBuf {
+    let conversation = context.conversation.as_ref();
+    let run_id = context.run_id.to_string();
+    let value = |name: &str| {
+        let id = match name {
+            "conversation_id" => conversation.and_then(|it| it.conversation_id.as_deref()),
+            "thread_id" => conversation.and_then(|it| it.thread_id.as_deref()),
+            "bot_id" => conversation.and_then(|it| it.bot_id.as_deref()),
+            "workspace_id" => conversation.and_then(|it| it.workspace_id.as_deref()),
+            "actor_id" => context.actor.as_ref().and_then(|actor| actor.actor_id.as_deref()),
+            "session_key" => context.context.session_key.as_deref(),
+            _ => None,
+        };
+        safe_name(id.unwrap_or(&run_id))
+    };
+    let mut path = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        path.push_str(before);
+        path.push_str(&value(name));
+        rest = after;
+    }
+    path.push_str(rest);
+    data_dir.join(path)
+}
+
+/// An id as one part of a path: equal ids have equal names, and other ids have other names.
+pub(crate) fn safe_name(id: &str) -> String {
+    let is_safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String = id.chars().take(MAX_NAME).map(|c| if is_safe(c) { c } else { '_' }).collect();
+    if name == id && !name.starts_with('.') && !name.is_empty() {
+        return name;
+    }
+    format!("{}-{}", name.trim_start_matches('.'), digest(id))
+}
+
+/// 16 hexadecimal digits.
+fn digest(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    hex::encode(digest.get(..8).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    async fn workspace(root: &Path) -> Workspace {
+        Workspace::open(root.join("space"), &root.join("own")).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn files_of_the_workspace_are_read_and_written() {
+        let root = tempfile::tempdir().unwrap();
+        let space = workspace(root.path()).await;
+        space.write_text(&space.dir.join("a/b/c.txt"), "text").unwrap();
+        space.write_text(Path::new("a/b/c.txt"), "new").unwrap();
+        assert_eq!(space.read_text(Path::new("a/./b/c.txt")).unwrap(), "new");
+        assert_eq!(space.folder(&space.dir.join("a")).unwrap(), space.dir.join("a"));
+    }
+
+    #[tokio::test]
+    async fn no_path_leads_out_of_the_workspace() {
+        let root = tempfile::tempdir().unwrap();
+        let space = workspace(root.path()).await;
+        let outside = root.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("key"), "secret").unwrap();
+        symlink(&outside, space.dir.join("link")).unwrap();
+        symlink("../outside/key", space.dir.join("key")).unwrap();
+        fs::hard_link(outside.join("key"), space.dir.join("hard")).unwrap();
+        for path in ["../outside/key", "link/key", "key", "a/../../outside/key", "/etc/passwd"] {
+            let path = Path::new(path);
+            space.read_text(path).unwrap_err();
+            space.write_text(path, "changed").unwrap_err();
+            space.folder(path).unwrap_err();
+        }
+        space.write_text(Path::new("link/new"), "x").unwrap_err();
+        space.write_text(Path::new("link/new/file"), "x").unwrap_err();
+        space.write_text(Path::new("hard"), "changed").unwrap_err();
+        assert_eq!(fs::read_to_string(outside.join("key")).unwrap(), "secret");
+        assert!(!outside.join("new").exists());
+    }
+
+    #[tokio::test]
+    async fn the_second_run_waits_for_the_first() {
+        let root = tempfile::tempdir().unwrap();
+        let first = workspace(root.path()).await;
+        assert!(first.is_new);
+        let path = root.path().to_owned();
+        let second = tokio::spawn(async move { workspace(&path).await.is_new });
+        tokio::time::sleep(PAUSE * 4).await;
+        assert!(!second.is_finished());
+        drop(first);
+        assert!(!second.await.unwrap(), "the directory is there already");
+    }
+
+    #[test]
+    fn ids_become_one_part_of_a_path() {
+        assert_eq!(safe_name("c-1.x"), "c-1.x");
+        for id in ["..", "../../etc", "a/b", "", ".ssh", &"x".repeat(300)] {
+            let name = safe_name(id);
+            assert!(!name.contains('/') && !name.starts_with('.') && name.len() <= MAX_NAME + 17, "{name}");
+        }
+        assert_ne!(safe_name("a/b"), safe_name("a_b"));
+        assert_ne!(safe_name("a/b"), safe_name("a?b"));
+    }
+}

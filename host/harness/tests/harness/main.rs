@@ -1,0 +1,114 @@
+//! Harnesses against a host of the test, with a scripted agent.
+
+#![cfg(target_os = "linux")]
+#![allow(missing_docs, reason = "tests")]
+
+mod faults;
+mod host;
+mod turns;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use agent_host_harness::{Harness, HarnessSetup, Variable};
+
+use crate::host::TestHost;
+
+/// A harness with its host and its data directory.
+pub(crate) struct World {
+    pub(crate) host: Arc<TestHost>,
+    pub(crate) dir: tempfile::TempDir,
+    harness: Option<Harness>,
+}
+
+fn launcher() -> PathBuf {
+    // The tests of a package are built with its examples beside them.
+    let deps = std::env::current_exe().unwrap();
+    let launcher = deps.ancestors().nth(2).unwrap().join("examples/launcher");
+    assert!(launcher.exists(), "build the examples of agent-host-harness with its tests");
+    launcher
+}
+
+/// The interpreter itself, and its installation: what is on the PATH may be a script that chooses one.
+pub(crate) fn python() -> (String, String) {
+    let facts = "import sys; print(sys.executable); print(sys.base_prefix)";
+    let output = std::process::Command::new("python3").args(["-c", facts]).output().expect("python3 is there");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut lines = text.lines().map(str::to_owned);
+    (lines.next().unwrap(), lines.next().unwrap())
+}
+
+pub(crate) fn peer() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness/peer.py").to_string_lossy().into_owned()
+}
+
+impl World {
+    pub(crate) fn new(more: &str) -> Self {
+        Self::with_command(more, &[&python().0, "-B", &peer()])
+    }
+
+    /// `more` are further keys of the harness.
+    pub(crate) fn with_command(more: &str, command: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut world = Self { host: Arc::default(), dir, harness: None };
+        world.start(more, command);
+        world
+    }
+
+    pub(crate) fn start(&mut self, more: &str, command: &[&str]) {
+        let peer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness");
+        let (_, prefix) = python();
+        let preset = if more.contains("preset") { "" } else { "preset = \"acp\"\n" };
+        let config = format!(
+            "id = \"plugin:acme/coder/default\"\n{preset}command = {command:?}\nreadable = [{peer:?}, {prefix:?}]\n{more}"
+        );
+        let config = toml::from_str(&config).unwrap();
+        let env = vec![
+            Variable { name: "KEY".into(), value: "sk-canary-of-the-test".into(), is_secret: true },
+            Variable { name: "PLAIN".into(), value: "plain".into(), is_secret: false },
+        ];
+        let launcher = vec![launcher().into_os_string()];
+        let setup = HarnessSetup { config, env, data_dir: self.dir.path().join("data"), launcher };
+        self.harness = Some(Harness::start(setup, Arc::clone(&self.host) as _).unwrap());
+    }
+
+    pub(crate) async fn end(&mut self) {
+        self.harness.take().unwrap().end().await;
+    }
+
+    pub(crate) fn workspace(&self, conversation: &str) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join("data/workspaces").join(conversation)
+    }
+}
+
+/// True if a process exists and is no zombie.
+pub(crate) fn is_alive(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// Waits for the content of a file.
+pub(crate) async fn content(path: &Path) -> String {
+    for _ in 0..3000 {
+        if let Ok(text) = std::fs::read_to_string(path)
+            && !text.is_empty()
+        {
+            return text;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} did not come", path.display());
+}
+
+/// Waits until a process is gone.
+pub(crate) async fn gone(pid: &str) {
+    for _ in 0..1500 {
+        if !is_alive(pid) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("process {pid} is still there");
+}

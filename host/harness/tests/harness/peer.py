@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""A scripted agent of the Agent Client Protocol. The text of the prompt says what it does, one order a line.
+
+Standard library only. It keeps its sessions below HOME, as coding agents do.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+HOME = os.environ["HOME"]
+pending = {}
+lock = threading.Lock()
+cancelled = threading.Event()
+numbers = iter(range(1, 1 << 30))
+
+
+def send(message):
+    with lock:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def ask(method, params):
+    """A request to the client; gives its response."""
+    number = next(numbers)
+    done = threading.Event()
+    pending[number] = [done, None]
+    send({"id": number, "method": method, "params": params})
+    done.wait()
+    return pending.pop(number)[1]
+
+
+def update(session, update_kind, **more):
+    send({"method": "session/update", "params": {"sessionId": session, "update": {"sessionUpdate": update_kind, **more}}})
+
+
+def say(session, text, kind="agent_message_chunk"):
+    update(session, kind, content={"type": "text", "text": text})
+
+
+def outcome(response):
+    return json.dumps(response.get("result", response.get("error")), sort_keys=True)
+
+
+def obey(session, order):
+    word, _, rest = order.partition(" ")
+    if word == "say":
+        say(session, rest)
+    elif word == "spell":
+        for character in rest:
+            say(session, character)
+    elif word == "think":
+        say(session, rest, "agent_thought_chunk")
+    elif word == "plan":
+        steps = [{"content": step, "priority": "low", "status": "pending"} for step in rest.split(",")]
+        update(session, "plan", entries=steps)
+    elif word == "tool":
+        update(session, "tool_call", toolCallId="t1", title="List files", kind="execute", status="pending", rawInput={})
+        update(session, "tool_call_update", toolCallId="t1", rawInput={"command": rest}, status="in_progress")
+        content = [{"type": "content", "content": {"type": "text", "text": "out"}}]
+        content.append({"type": "diff", "path": "/w/a", "oldText": "x", "newText": "y"})
+        update(session, "tool_call_update", toolCallId="t1", status="completed", content=content)
+    elif word == "big":
+        update(session, "tool_call", toolCallId="b1", title="Big", kind="read", status="in_progress", rawInput={"path": "x"})
+        content = [{"type": "content", "content": {"type": "text", "text": "x" * int(rest)}}]
+        update(session, "tool_call_update", toolCallId="b1", status="completed", content=content)
+    elif word == "permission":
+        kind, _, command = rest.partition(" ")
+        call = {"toolCallId": "p1", "title": command, "kind": kind, "rawInput": {"command": command}}
+        options = [{"optionId": name, "name": name.title(), "kind": name} for name in ("allow_once", "allow_always", "reject_once")]
+        response = ask("session/request_permission", {"sessionId": session, "toolCall": call, "options": options})
+        say(session, outcome(response))
+    elif word == "read":
+        say(session, outcome(ask("fs/read_text_file", {"sessionId": session, "path": rest})))
+    elif word == "write":
+        path, _, text = rest.partition(" ")
+        say(session, outcome(ask("fs/write_text_file", {"sessionId": session, "path": path, "content": text})))
+    elif word == "terminal":
+        command, *args = rest.split(" ")
+        created = ask("terminal/create", {"sessionId": session, "command": command, "args": args})
+        if "error" in created:
+            return say(session, outcome(created))
+        terminal = {"sessionId": session, "terminalId": created["result"]["terminalId"]}
+        ask("terminal/wait_for_exit", terminal)
+        say(session, outcome(ask("terminal/output", terminal)))
+        ask("terminal/release", terminal)
+    elif word == "cat":  # by itself, past the client
+        try:
+            with open(rest) as file:
+                say(session, file.read())
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "put":  # by itself, past the client
+        path, _, text = rest.partition(" ")
+        try:
+            with open(path, "w") as file:
+                file.write(text)
+            say(session, "written")
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "link":
+        target, _, path = rest.partition(" ")
+        try:
+            os.link(target, path)
+            say(session, "linked")
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "connect":
+        try:
+            socket.create_connection(("127.0.0.1", int(rest)), timeout=5).close()
+            say(session, "connected")
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "signal":  # to a process that is not its own
+        try:
+            os.kill(int(rest), 0)
+            say(session, "reached")
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "env":
+        say(session, str(os.environ.get(rest)))
+    elif word == "names":
+        say(session, ",".join(sorted(os.environ)))
+    elif word == "memory":
+        try:
+            say(session, str(len(bytearray(int(rest)))))
+        except MemoryError:
+            say(session, "MemoryError")
+    elif word == "garbage":
+        sys.stdout.write("warning: no JSON\n\x00\xff\n{\"half\": \n" * int(rest or 1))
+        sys.stdout.flush()
+    elif word == "long":
+        sys.stdout.write("x" * int(rest) + "\n")
+        sys.stdout.flush()
+    elif word == "flood":
+        for number in range(int(rest)):
+            say(session, f"{number} ")
+    elif word == "crash":
+        sys.stderr.write(f"panic: {rest}\n")
+        sys.stderr.flush()
+        os._exit(3)
+    elif word == "fork":  # away from the group, and deaf
+        code = "import os,signal,sys,time\nos.setsid()\nif os.fork(): os._exit(0)\n"
+        code += "[signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]\nopen(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(600)"
+        subprocess.Popen([sys.executable, "-c", code, rest])
+        while not (os.path.exists(rest) and open(rest).read()):
+            time.sleep(0.01)
+    elif word == "file":
+        with open(rest, "w") as file:
+            file.write(str(os.getpid()))
+    elif word == "sleep":
+        deadline = time.monotonic() + float(rest)
+        while time.monotonic() < deadline and not cancelled.is_set():
+            time.sleep(0.01)
+    elif word == "hang":  # whatever the client says
+        time.sleep(600)
+    elif word == "remember":
+        with open(os.path.join(HOME, session), "a") as file:
+            file.write(rest + ";")
+    elif word == "recall":
+        with open(os.path.join(HOME, session)) as file:
+            say(session, file.read())
+    elif word == "usage":
+        update(session, "usage_update", used=10, size=200, cost={"amount": 0.5, "currency": "USD"})
+
+
+def prompt(number, params):
+    session = params["sessionId"]
+    text = "".join(block.get("text", "") for block in params["prompt"] if block["type"] == "text")
+    for order in text.split("\n"):
+        if cancelled.is_set():
+            break
+        obey(session, order)
+    reason = "cancelled" if cancelled.is_set() else "end_turn"
+    usage = {"totalTokens": 7, "inputTokens": 3, "outputTokens": 4}
+    send({"id": number, "result": {"stopReason": reason, "usage": usage}})
+
+
+def handle(message):
+    method, number, params = message.get("method"), message.get("id"), message.get("params")
+    if method is None:
+        waiting = pending.get(number)
+        if waiting:
+            waiting[1] = message
+            waiting[0].set()
+    elif method == "initialize":
+        if "--login" in sys.argv:
+            return send({"id": number, "error": {"code": -32000, "message": "Authentication required"}})
+        capabilities = {"loadSession": "--forgetful" not in sys.argv, "mcpCapabilities": {"http": True}}
+        info = {"name": "peer", "version": "1.2.3"}
+        send({"id": number, "result": {"protocolVersion": 1, "agentCapabilities": capabilities, "agentInfo": info}})
+    elif method == "session/new":
+        session = f"s-{os.getpid()}"
+        with open(os.path.join(HOME, session), "w") as file:
+            file.write("")
+        with open(os.path.join(HOME, "mcp"), "w") as file:
+            json.dump(params["mcpServers"], file)
+        send({"id": number, "result": {"sessionId": session}})
+    elif method == "session/load":
+        session = params["sessionId"]
+        if not os.path.exists(os.path.join(HOME, session)):
+            return send({"id": number, "error": {"code": -32603, "message": "no such session"}})
+        say(session, "an earlier answer")
+        send({"id": number, "result": None})
+    elif method == "session/prompt":
+        if "deaf" in params["prompt"][0]["text"]:  # only this thread may say so
+            for deaf_to in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(deaf_to, signal.SIG_IGN)
+        threading.Thread(target=prompt, args=(number, params), daemon=True).start()
+    elif method == "session/cancel":
+        cancelled.set()
+
+
+for line in sys.stdin:
+    handle(json.loads(line))

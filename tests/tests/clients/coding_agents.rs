@@ -1,0 +1,205 @@
+//! Coding agents as runners of a real host: a scripted one, and Claude Code against a scripted model, offline.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use agent_host_tests::{
+    npm::{self, NodeServer},
+    process,
+    support::{EndedRun, Host},
+    world::PATIENCE,
+};
+use serde_json::{Value, json};
+
+/// The versions that are run: newer ones are tried by changing them here.
+const CLAUDE: &str = "@agentclientprotocol/claude-agent-acp@0.49.0";
+const AIMOCK: &str = "@copilotkit/aimock@1.43.0";
+
+/// Answers of the model of the test.
+const FIXTURES: &str = r#"{ "fixtures": [
+    { "match": { "userMessage": "make the folder one", "hasToolResult": false },
+      "response": { "toolCalls": [{ "name": "Bash", "arguments": "{\"command\":\"mkdir one\",\"description\":\"Make a folder\"}" }] } },
+    { "match": { "userMessage": "make the folder two", "hasToolResult": false },
+      "response": { "toolCalls": [{ "name": "Bash", "arguments": "{\"command\":\"mkdir two\",\"description\":\"Make a folder\"}" }] } },
+    { "match": { "userMessage": "wait long", "hasToolResult": false },
+      "response": { "toolCalls": [{ "name": "Bash", "arguments": "{\"command\":\"touch began && sleep 98765\",\"description\":\"Wait\"}" }] } },
+    { "match": { "userMessage": "make the folder one", "hasToolResult": true }, "response": { "content": "Folder one is there." } },
+    { "match": { "userMessage": "make the folder two", "hasToolResult": true }, "response": { "content": "There is no folder two." } },
+    { "match": { "userMessage": "hello" }, "response": { "content": "Hello from the scripted model." } },
+    { "match": { "userMessage": "and again" }, "response": { "content": "Again, in the same session." } }
+] }"#;
+
+fn peer() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/harness/tests/harness/peer.py").canonicalize().unwrap()
+}
+
+fn binding(runner: &str) -> String {
+    format!(
+        "[[bindings]]\nid = \"coder\"\nrunner = \"{runner}\"\nmax_attempts = 2\n[bindings.queue]\nbackoff_ms = 0\nlease_ms = 5000\n"
+    )
+}
+
+fn scripted() -> Host {
+    let (peer, folder) = (peer(), peer().parent().unwrap().to_owned());
+    let runner = "plugin:test/peer/default";
+    let harness = format!(
+        "[[harnesses]]\nid = \"{runner}\"\npreset = \"acp\"\ncommand = [\"python3\", \"-B\", {peer:?}]\nreadable = [{folder:?}]\n"
+    );
+    Host::start(&[], &format!("{harness}{}", binding(runner)))
+}
+
+/// The workspace of a conversation.
+fn workspace(host: &Host, conversation: &str) -> PathBuf {
+    host.dir().canonicalize().unwrap().join("data/workspaces").join(conversation)
+}
+
+async fn said(host: &Host, text: &str) -> EndedRun {
+    let run = host.send_in("c1", text).await;
+    host.ended(&run).await
+}
+
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what} did not come");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Answers the open question of a run.
+async fn respond(host: &Host, run: &str, body: Value) -> Value {
+    let path = format!("/api/v1/runs/{run}/actions");
+    let action = until("the question", async || host.get(&path).await["items"].as_array()?.first().cloned()).await;
+    let id = action["action_id"].as_str().unwrap();
+    let url = format!("{}/api/v1/actions/{id}/respond", *host.urls().borrow());
+    let answer = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text().await.unwrap());
+    action["request"].clone()
+}
+
+/// The processes whose command line has this text.
+fn processes(text: &str) -> Vec<String> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str().filter(|id| id.parse::<u32>().is_ok()).map(str::to_owned));
+    ids.filter(|id| fs::read(format!("/proc/{id}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(text)))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_scripted_agent_answers_asks_and_keeps_its_session() {
+    let host = scripted();
+    let ended = said(&host, "remember one\nsay hello\ntool ls").await.completed();
+    assert_eq!(ended.message_texts(), ["hello"]);
+    assert_eq!(ended.of("tool.call.completed").len(), 1);
+    assert!(ended.events.iter().filter(|event| event["type"] == "message.delta").all(|event| event["source"] == "executor"));
+    let run = host.send_in("c1", "permission execute make it\nremember two\nrecall").await;
+    let question = respond(&host, &run, json!({ "decision": "submit", "answer": "Allow_Once" })).await;
+    assert_eq!((&question["title"], &question["description"]), (&json!("make it"), &json!("make it")), "{question}");
+    let ended = host.ended(&run).await.completed();
+    assert!(ended.message_texts().concat().ends_with("one;two;"), "{ended}");
+    let executors = host.get("/api/v1/executors").await;
+    assert_eq!(executors["items"][0]["capabilities"]["state"], "ready", "{executors}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_host_leaves_no_agent_and_its_run_goes_on_in_its_session() {
+    let mut host = scripted();
+    said(&host, "remember one").await.completed();
+    let pid = workspace(&host, "c1").join("pid");
+    let run = host.send_in("c1", &format!("recall\nremember x\nfile {}\nsleep 1.5\nsay done", pid.display())).await;
+    let first = until("the agent", async || fs::read_to_string(&pid).ok().filter(|id| !id.is_empty())).await;
+    host.kill();
+    until("the end of the agent", async || (!Path::new(&format!("/proc/{first}")).exists()).then_some(())).await;
+    host.revive();
+    let ended = host.ended(&run).await.completed();
+    assert_eq!(ended.run["attempt"], 2, "{ended}");
+    assert!(ended.message_texts().concat().ends_with("one;x;done"), "the second attempt is in the session of the first: {ended}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_harness_elsewhere_brings_its_runner_and_serves_a_host_over_http() {
+    let runner = "plugin:test/peer/default";
+    let may = "[[executor_runners]]\nrunner_ids = [\"plugin:test/*\"]\n[executor_runners.permissions]\nstate = [\"conversation\"]\ninteractions = true\n";
+    let host = Host::start(&[], &format!("{may}{}", binding(runner)));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (peer, folder) = (peer(), peer().parent().unwrap().to_owned());
+    let harness = format!(
+        "[[harnesses]]\nid = \"{runner}\"\npreset = \"acp\"\ncommand = [\"python3\", \"-B\", {peer:?}]\nreadable = [{folder:?}]\n\
+         permissions = {{ state = [\"conversation\"], interactions = true }}\n"
+    );
+    fs::write(elsewhere.path().join("agent-host.toml"), harness).unwrap();
+    let url = host.urls().borrow().clone();
+    let mut child = process::command(elsewhere.path()).args(["harness", "--server", &url]).spawn().unwrap();
+    let is_registered = async || host.get("/api/v1/executors").await["items"].as_array()?.first().cloned();
+    until("the registration", is_registered).await;
+    let ended = said(&host, "remember one\nsay hello").await.completed();
+    assert_eq!(ended.message_texts(), ["hello"], "{ended}");
+    let ended = said(&host, "recall").await.completed();
+    assert_eq!(ended.message_texts(), ["one;"], "{ended}");
+    assert!(elsewhere.path().join("data/workspaces/c1").is_dir());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    let status = tokio::task::block_in_place(|| child.wait()).unwrap();
+    assert!(status.success(), "{status}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn claude_code_answers_two_turns_asks_and_is_cancelled() {
+    let modules = npm::packages("claude-code", &[CLAUDE, AIMOCK]);
+    let model = NodeServer::start(&[("fixtures.json", FIXTURES.to_owned())], |node, port| {
+        node.arg(modules.join(".bin/llmock")).args(["-p", &port.to_string(), "-f", "fixtures.json"]);
+    });
+    let (command, port) = (modules.join(".bin/claude-agent-acp"), model.port);
+    let runner = "plugin:agent-host/claude-code/default";
+    let harness = format!(
+        "[[harnesses]]\nid = \"{runner}\"\npreset = \"claude-code\"\ncommand = [{command:?}]\nconnect_ports = [{port}]\n\
+         env = {{ ANTHROPIC_BASE_URL = \"http://127.0.0.1:{port}\", ANTHROPIC_API_KEY = \"sk-of-the-test\" }}\n"
+    );
+    let host = Host::start(&[], &format!("{harness}{}", binding(runner)));
+    let ended = said(&host, "hello there").await.completed();
+    assert_eq!(ended.message_texts(), ["Hello from the scripted model."], "{ended}");
+    assert_eq!(ended.of("harness.session")[0]["resumed"], false, "{ended}");
+    let session = ended.of("harness.session")[0]["session_id"].clone();
+
+    // The next message goes on with the session.
+    let ended = said(&host, "and again").await.completed();
+    assert_eq!(ended.message_texts(), ["Again, in the same session."], "{ended}");
+    assert_eq!(
+        (&ended.of("harness.session")[0]["resumed"], &ended.of("harness.session")[0]["session_id"]),
+        (&json!(true), &session)
+    );
+
+    // A permission that is granted, and one that is not.
+    let run = host.send_in("c1", "make the folder one").await;
+    let question = respond(&host, &run, json!({ "decision": "submit", "answer": "Allow" })).await;
+    assert_eq!(question["description"], "mkdir one", "{question}");
+    let ended = host.ended(&run).await.completed();
+    assert_eq!(ended.message_texts(), ["Folder one is there."], "{ended}");
+    let call = ended.of("tool.call.started")[0];
+    assert_eq!((&call["tool_name"], &call["parameters"]["command"]), (&json!("Bash"), &json!("mkdir one")), "{ended}");
+    assert!(workspace(&host, "c1").join("one").is_dir());
+    let run = host.send_in("c1", "make the folder two").await;
+    respond(&host, &run, json!({ "decision": "decline" })).await;
+    host.ended(&run).await.completed();
+    assert!(!workspace(&host, "c1").join("two").exists());
+
+    // A cancel in the middle of a command of a shell leaves no process.
+    let run = host.send_in("c1", "wait long").await;
+    respond(&host, &run, json!({ "decision": "submit", "answer": "Allow" })).await;
+    let began = workspace(&host, "c1").join("began");
+    until("the command", async || began.exists().then_some(())).await;
+    assert!(!processes("98765").is_empty());
+    host.cancel(&run).await;
+    host.ended(&run).await.cancelled();
+    until("the end of the command", async || processes("98765").is_empty().then_some(())).await;
+    until("the end of the agent", async || processes("claude-agent-acp/dist").is_empty().then_some(())).await;
+    host.check();
+}
