@@ -1,7 +1,7 @@
 //! Questions of a run to people, asked of the user of the client by elicitation.
 
 use agent_host_protocol::{Principal, RunId, Scope, encoded::JsonText};
-use agent_host_runs::{AskKind, Decision, Host, HostError, Response};
+use agent_host_runs::{AskKind, Host, HostError, Response, facts::record::Decision};
 use rmcp::{
     Peer, RoleServer,
     model::{
