@@ -80,7 +80,7 @@ async fn a_program_that_knows_only_the_description_finds_no_fault_with_the_host(
 /// A well-formed body may still name a missing object, contradict itself, or have `7.0` as a number of calls: the answer is 400, as
 /// for a foreign cursor, a thread without a conversation, and a time that ends before it begins. A description cannot express the
 /// earlier use of an idempotency key or of a run's id. The profile under `/api/v1/agent` answers all of these with 422, an image of
-/// another type with 415, and an expired address with 410. Other operations accept all that the description allows.
+/// another type with 415, and an expired address with 410. A thread whose content was deleted is 410. Other operations accept all that the description allows.
 fn documented(document: &Value) -> String {
     let mut documented = String::new();
     let paths = document["paths"].as_object().unwrap().iter();
@@ -92,7 +92,7 @@ fn documented(document: &Value) -> String {
         if body || ["cursor", "before", "after", "at", "Last-Event-ID", "since", "thread_id"].into_iter().any(has) {
             statuses.push("400");
         }
-        if body {
+        if body || path.starts_with("/api/v1/threads/") {
             statuses.push("410");
         }
         if has("Idempotency-Key") || path.starts_with("/agents/") && body {
