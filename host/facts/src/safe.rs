@@ -22,10 +22,11 @@ const FORBIDDEN: [&str; 5] = ["token", "secret", "password", "authorization", "a
 pub(crate) const REDACTED: &str = "[redacted]";
 
 /// Beginnings of credentials that services give out. A long run of characters and digits follows.
-const BEGINNINGS: [&str; 17] = [
+const BEGINNINGS: [&str; 18] = [
     "ahk_",
     "ahx_",
     "ahl_",
+    "ahm_",
     "sk-",
     "sk_live_",
     "ghp_",
@@ -192,6 +193,7 @@ mod tests {
             "Authorization: Bearer abcdefghijklmnop1234",
             "key=sk-abcdefghij0123456789abcd",
             "ahk_0123456789abcdef0123",
+            "ahm_0123456789abcdef0123",
             "AKIA0123456789ABCDEF",
             "-----BEGIN RSA PRIVATE KEY-----\nMII",
         ] {

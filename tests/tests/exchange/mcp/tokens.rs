@@ -137,3 +137,25 @@ async fn a_cancelled_run_calls_nothing_more() {
     assert_eq!(client.refused(&list).await, (409, "claim_lost".to_owned()));
     outside.host.check();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_restart_of_the_host_keeps_the_token_and_ends_the_sessions() {
+    let mut outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
+    let mut client = Client::open(&outside, &held).await;
+    outside.host.kill_and_revive();
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let refused = loop {
+        match client.refused(&list).await {
+            // The host is bringing the run back.
+            (503, _) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+            refused => break refused,
+        }
+    };
+    assert_eq!(refused, (404, "not_found".to_owned()));
+    client.session = None;
+    client.initialize().await;
+    assert!(client.tools().await.contains(&"a__add".to_owned()));
+    outside.complete(&held).await;
+    outside.host.check();
+}
