@@ -138,7 +138,7 @@ fn session(script: Script, name: &str, failed: &[&str]) {
 
 #[test]
 fn a_session_of_mcp_for_javascript() {
-    session(SESSION_JS, "mcp-js.jsonl", &["", "nosuch", "weather"]);
+    session(SESSION_JS, "mcp-js.jsonl", &["nosuch", "tool", "weather"]);
 }
 
 #[test]
