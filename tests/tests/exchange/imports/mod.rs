@@ -88,13 +88,23 @@ impl Desk {
 
     /// The facts of a thread. The rules for such logs find no fault with them.
     fn facts(&self, thread: &str) -> Vec<Value> {
-        let output = succeeded(&mut self.command(&["threads", "events", thread, "--json"]));
-        let text = String::from_utf8(output.stdout).unwrap();
+        let mut facts: Vec<Value> = Vec::new();
+        loop {
+            let after = facts.len().to_string();
+            let output = succeeded(&mut self.command(&["threads", "events", thread, "--json", "--after", &after]));
+            let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let items = page["items"].as_array().unwrap();
+            if items.is_empty() {
+                break;
+            }
+            facts.extend(items.iter().cloned());
+        }
+        let text: String = facts.iter().map(|fact| format!("{fact}\n")).collect();
         let log: PathBuf = self.0.path().join("facts.jsonl");
         fs::write(&log, &text).unwrap();
         let check = self.command(&["conformance"]).arg(&log).output().unwrap();
         assert!(check.status.success(), "{}\n{text}", String::from_utf8_lossy(&check.stdout));
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        facts
     }
 }
 
