@@ -344,7 +344,7 @@ impl HarnessConfig {
 
     /// Checks what the shape alone does not say.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.command().iter().next().is_none_or(|program| program.trim().is_empty()) {
+        if self.command().first().is_none_or(|program| program.trim().is_empty()) {
             return Err(format!("the preset `{}` has no command of its own: set `command`", self.preset.as_str()));
         }
         self.check_workspace()?;

@@ -63,6 +63,7 @@ fn check(settings: &Settings, output: Output) -> anyhow::Result<()> {
         "models": config.models,
         "mcp_servers": config.mcp_servers,
         "knowledge_bases": config.knowledge_bases,
+        "harnesses": config.harnesses,
         "bindings": config.bindings,
     });
     output.result(&json!({ "file": file, "config": effective }), || {

@@ -61,7 +61,7 @@ async fn serve(config: &Config, server: &Url, key: Option<String>, output: Outpu
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
     let link: Arc<dyn Link> = Arc::new(HttpLink::new(server, key.unwrap_or_default())?);
     let harnesses = start(config, &link)?;
-    output.remark(&format!("{} harnesses execute runs of {server}", harnesses.len()));
+    output.remark(&format!("coding agents execute runs of {server}: {}", harnesses.len()));
     signals.next().await;
     output.remark("ending: runs go back to the queue");
     join_all(harnesses.into_iter().map(Harness::end)).await;
