@@ -31,7 +31,7 @@ enum Script {
 
 const AI_SDK: Script = Script::Node("ai_sdk.mjs", include_str!("ai_sdk.mjs"));
 const AGENTS_JS: Script = Script::Node("agents.mjs", include_str!("agents.mjs"));
-const AGENTS_PY: Script = Script::Python("agents.py", include_str!("agents.py"));
+const AGENTS_PY: Script = Script::Python("record_agents.py", include_str!("agents.py"));
 const GRAPH_JS: Script = Script::Node("graph.mjs", include_str!("graph.mjs"));
 const GRAPH_PY: Script = Script::Python("graph.py", include_str!("graph.py"));
 const SESSION_JS: Script = Script::Node("session.mjs", include_str!("session.mjs"));
