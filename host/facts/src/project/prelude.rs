@@ -13,6 +13,9 @@ use crate::{
     safe::{line, redacted_text},
 };
 
+/// Begins the ids of the runners of recordings of other frameworks.
+const OF_RECORDINGS: &str = "plugin:agent-host/import/";
+
 /// Names in a list of a fact: the grant of the run has all of them.
 const MAX_NAMES: usize = 100;
 
@@ -77,16 +80,20 @@ fn begun(out: &mut Out, turn: &Turn) {
             .with("toolCount", grant.tools.len() + grant.client_tools.len())
             .with("knowledge", names(grant.knowledge_bases.iter())),
     );
-    let interfaces: Vec<&str> = grant.interfaces().iter().map(|interface| interface.as_str()).collect();
-    out.say(
-        Draft::new(FactType::PermissionEvaluated)
-            .refers(RefKind::Raw, grant_ref.as_str())
+    // The host executes nothing of a recording, and it does not say what its framework allowed.
+    let is_recording = turn.runner_id.starts_with(OF_RECORDINGS);
+    let evaluated = Draft::new(FactType::PermissionEvaluated).refers(RefKind::Raw, grant_ref.as_str());
+    out.say(if is_recording {
+        evaluated.with("decision", Value::Null).with("status", "unknown").with("reason", "the recording does not say it")
+    } else {
+        let interfaces: Vec<&str> = grant.interfaces().iter().map(|interface| interface.as_str()).collect();
+        evaluated
             .with("decision", "allow")
             .with("decisionSource", "grant")
             .with("grantRef", grant_ref)
             .with("interfaces", interfaces)
-            .with("bindingId", grant.binding_id.as_str()),
-    );
+            .with("bindingId", grant.binding_id.as_str())
+    });
     let asks_for_models = !grant.permissions.models.is_empty();
     match grant.models.as_slice() {
         [] if asks_for_models => out.say(
@@ -110,6 +117,10 @@ fn begun(out: &mut Out, turn: &Turn) {
         ),
     }
     out.say(match turn.execution {
+        _ if is_recording => Draft::new(FactType::SandboxApplied)
+            .with("profile", Value::Null)
+            .with("status", "unknown")
+            .with("reason", "the recording does not say it"),
         Execution::Host => Draft::new(FactType::SandboxApplied)
             .with("profile", "wasm-component")
             .with("component", grant.component.as_str())

@@ -4,8 +4,9 @@ from langgraph.graph import StateGraph, START, END, MessagesState
 from langgraph.prebuilt import ToolNode
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt, Command
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
 
 
@@ -40,27 +41,46 @@ def book(pages: int) -> str:
 
 
 calls = lambda *cs: [{"id": i, "name": n, "args": a} for i, n, a in cs]
-model = GenericFakeChatModel(
-    messages=iter(
-        [
-            AIMessage(
-                id="m1",
-                content="Let me look.",
-                tool_calls=calls(
-                    ("c1", "weather", {"city": "Oslo"}),
-                    ("c2", "weather", {"city": "Rome"}),
-                    ("c3", "weather", {"city": "Atlantis"}),
-                    ("c5", "book", {"pages": 20000}),
-                ),
-                usage_metadata={"input_tokens": 11, "output_tokens": 7, "total_tokens": 18},
-            ),
-            AIMessage(
-                id="m2",
-                content="Clear in both.",
-                usage_metadata={"input_tokens": 11, "output_tokens": 7, "total_tokens": 18},
-            ),
+class Scripted(BaseChatModel):
+    """Says its turns one after the other, in pieces."""
+
+    turns: list
+
+    @property
+    def _llm_type(self):
+        return "scripted"
+
+    def _generate(self, messages, stop=None, run_manager=None, **more):
+        return ChatResult(generations=[ChatGeneration(message=self.turns.pop(0))])
+
+    def _stream(self, messages, stop=None, run_manager=None, **more):
+        turn = self.turns.pop(0)
+        for at in range(0, len(turn.content), 6):
+            yield ChatGenerationChunk(message=AIMessageChunk(id=turn.id, content=turn.content[at : at + 6]))
+        calls = [
+            {"index": index, "id": call["id"], "name": call["name"], "args": json.dumps(call["args"])}
+            for index, call in enumerate(turn.tool_calls)
         ]
-    )
+        end = AIMessageChunk(id=turn.id, content="", usage_metadata=turn.usage_metadata, tool_call_chunks=calls)
+        yield ChatGenerationChunk(message=end)
+
+
+usage = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
+model = Scripted(
+    turns=[
+        AIMessage(
+            id="m1",
+            content="Let me look.",
+            tool_calls=calls(
+                ("c1", "weather", {"city": "Oslo"}),
+                ("c2", "weather", {"city": "Rome"}),
+                ("c3", "weather", {"city": "Atlantis"}),
+                ("c5", "book", {"pages": 20000}),
+            ),
+            usage_metadata=usage,
+        ),
+        AIMessage(id="m2", content="Clear in both.", usage_metadata=usage),
+    ]
 )
 
 
