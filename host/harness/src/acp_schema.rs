@@ -106,16 +106,19 @@ pub(crate) enum Update {
         content: Content,
     },
     ToolCall(ToolCall),
-    ToolCallUpdate(ToolCall),
+    #[serde(rename = "tool_call_update")]
+    ToolCallChange(ToolCall),
     Plan {
         #[serde(default)]
         entries: Vec<PlanEntry>,
     },
-    CurrentModeUpdate {
+    #[serde(rename = "current_mode_update")]
+    CurrentMode {
         #[serde(default, rename = "currentModeId")]
         mode: String,
     },
-    UsageUpdate {
+    #[serde(rename = "usage_update")]
+    Usage {
         #[serde(default)]
         used: u64,
         #[serde(default)]

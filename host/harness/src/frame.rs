@@ -91,7 +91,7 @@ async fn pull(run: Arc<HeldRun>, stop: StopFlag, sender: mpsc::Sender<Input>) {
         // Room first: what the host has given must not be lost on the way.
         let Ok(room) = sender.reserve_many(PULL).await else { return };
         let pulled = run.call("steering.pull", &json!({ "limit": PULL, "wait_ms": PULL_MS })).await;
-        let pulled = pulled.map(|pulled| serde_json::from_value::<Pulled>(pulled));
+        let pulled = pulled.map(serde_json::from_value::<Pulled>);
         match pulled {
             Ok(Ok(Pulled { inputs })) => room.zip(inputs).for_each(|(place, SteeringInput { input, .. })| place.send(input)),
             Ok(Err(error)) => {

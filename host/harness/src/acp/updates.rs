@@ -46,12 +46,12 @@ impl Turn {
                     results.reasoning(text).await;
                 }
             }
-            Update::ToolCall(call) | Update::ToolCallUpdate(call) => self.tool_call(call, results, terminals).await,
+            Update::ToolCall(call) | Update::ToolCallChange(call) => self.tool_call(call, results, terminals).await,
             Update::Plan { entries } => {
                 results.plan(entries.into_iter().map(|entry| (entry.content, entry.status)).collect()).await;
             }
-            Update::CurrentModeUpdate { mode } => results.add("harness.mode", json!({ "mode": cut(&mode, 200) }), None).await,
-            Update::UsageUpdate { used, size, cost } => {
+            Update::CurrentMode { mode } => results.add("harness.mode", json!({ "mode": cut(&mode, 200) }), None).await,
+            Update::Usage { used, size, cost } => {
                 let data = Map::from_iter([
                     ("used".to_owned(), json!(used)),
                     ("size".to_owned(), json!(size)),
