@@ -1,7 +1,7 @@
 //! Harnesses against a host of the test, with a scripted agent.
 
 #![cfg(target_os = "linux")]
-#![allow(missing_docs, reason = "tests")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 mod faults;
 mod host;
