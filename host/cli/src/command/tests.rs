@@ -37,7 +37,7 @@ fn invalid_command_lines_are_refused() {
         "agent-host fork 01890a5d-ac96-774b-bcce-b302099a8057",
         "agent-host fork 7 --at 1",
         "agent-host conformance",
-        "agent-host evidence export 7",
+        "agent-host evidence export",
         "agent-host evidence verify",
         "agent-host conformance a.jsonl --expect everything",
         "agent-host fork 01890a5d-ac96-774b-bcce-b302099a8057 --at 1 --config-json [1]",

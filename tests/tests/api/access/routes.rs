@@ -75,6 +75,7 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/threads/{id}", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/threads/{id}/events", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/threads/{id}/tasks/{task}", Names::Run, "runs:read", "", &[]),
+    ("GET", "/api/v1/threads/{id}/evidence", Names::Run, "runs:read", "", &[]),
     // A thread of each workspace: the first turn creates it.
     ("POST", "/api/v1/threads/{id}/turns", Names::Nothing, "events:write", TURN, &[]),
     // The run may have ended.
