@@ -33,6 +33,8 @@ struct ThreadFollower {
     /// The number of the first fact of that turn.
     next: u64,
     current: Option<FollowedTurn>,
+    /// Ended turns behind it.
+    behind: VecDeque<RunId>,
     out: VecDeque<Fact>,
     commits: watch::Receiver<()>,
 }
@@ -62,6 +64,7 @@ pub(crate) fn follow_thread(
         index: 0,
         next: 1,
         current: None,
+        behind: VecDeque::new(),
         out: VecDeque::new(),
     };
     stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|fact| (fact, follower))) })
@@ -97,14 +100,22 @@ impl ThreadFollower {
     async fn begin(&mut self) -> Result<bool, HostError> {
         let (threads, key) = (self.threads.clone(), self.key.clone());
         let (index, next, after) = (self.index, self.next, self.after);
-        let found = tokio::task::spawn_blocking(move || threads.place(&key, index, next, after)).await;
+        let behind = std::mem::take(&mut self.behind);
+        let find = move || {
+            if behind.is_empty() {
+                threads.place(&key, index, next, after)
+            } else {
+                threads.place_behind(&key, index, next, behind)
+            }
+        };
+        let found = tokio::task::spawn_blocking(find).await;
         let found = found.map_err(|error| HostError::Internal(error.to_string()))?;
-        let FollowPlace { index, next, turn } = match found {
+        let FollowPlace { index, next, turn, behind } = match found {
             Ok(found) => found,
             Err(ThreadError::Ledger(error)) => return Err(error.into()),
             Err(error) => return Err(HostError::NotFound(error.to_string())),
         };
-        (self.index, self.next) = (index, next);
+        (self.index, self.next, self.behind) = (index, next, behind);
         let Some((record, turn)) = turn else { return Ok(false) };
         let events = follow::follow(&self.runs, record.run.run_id, 0)?.boxed();
         let mut projector = Projector::new(turn);

@@ -3,7 +3,11 @@
 //! The stream is not stored. A fact has its number from the order of the turns and the numbers of facts of the turns before; the
 //! counts and the read models of ended turns are cached, and come back the same when the cache is lost.
 
-use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::ControlFlow,
+    sync::Arc,
+};
 
 use agent_host_facts::{
     Children, Fact, Projector, QueuedTurn, TaskFold, TaskSnapshot, ThreadIds, ThreadReadModel, Turn, TurnTerms, fact,
@@ -161,6 +165,8 @@ pub(crate) struct FollowPlace {
     pub(crate) next: u64,
     /// The turn, where it has begun.
     pub(crate) turn: Option<(RunRecord, Turn)>,
+    /// Turns behind it that have ended, in their order: a follower that catches up reads the thread once.
+    pub(crate) behind: VecDeque<RunId>,
 }
 
 /// The output of children, from the ledger.
@@ -532,7 +538,8 @@ impl Threads {
     pub(crate) fn place(&self, key: &ThreadKey, index: usize, mut next: u64, after: u64) -> Result<FollowPlace, ThreadError> {
         let thread = self.load(key)?;
         let count_of_turns = thread.turns.len();
-        for (place, record) in thread.turns.into_iter().enumerate().skip(index) {
+        let mut turns = thread.turns.into_iter().enumerate().skip(index);
+        while let Some((place, record)) = turns.next() {
             if record.run.status.is_terminal() {
                 let count = self.count(&record, place == 0)?;
                 if next + count <= after.saturating_add(1) {
@@ -541,8 +548,28 @@ impl Threads {
                 }
             }
             let turn = self.turn(&record.run, place == 0, next)?;
-            return Ok(FollowPlace { index: place, next, turn: Some((record, turn)) });
+            let ended = turns.map(|(_, record)| record.run).take_while(|run| run.status.is_terminal());
+            let behind = ended.map(|run| run.run_id).collect();
+            return Ok(FollowPlace { index: place, next, turn: Some((record, turn)), behind });
         }
-        Ok(FollowPlace { index: index.max(count_of_turns), next, turn: None })
+        Ok(FollowPlace { index: index.max(count_of_turns), next, turn: None, behind: VecDeque::new() })
+    }
+
+    /// The place of a turn that a read of the thread has found behind others.
+    ///
+    /// # Errors
+    /// [`ThreadError::Forgotten`] if the content was deleted since; also if the ledger cannot be read.
+    pub(crate) fn place_behind(
+        &self,
+        key: &ThreadKey,
+        index: usize,
+        next: u64,
+        mut behind: VecDeque<RunId>,
+    ) -> Result<FollowPlace, ThreadError> {
+        let forgotten = || ThreadError::Forgotten(key.ids().thread_id);
+        let id = behind.pop_front().ok_or_else(forgotten)?;
+        let record = self.ledger.run(id)?.filter(|record| !is_forgotten(&record.run)).ok_or_else(forgotten)?;
+        let turn = self.turn(&record.run, index == 0, next)?;
+        Ok(FollowPlace { index, next, turn: Some((record, turn)), behind })
     }
 }
