@@ -57,6 +57,17 @@ pub struct ModelRequest {
     pub session_key: Option<String>,
 }
 
+/// A request to a provider that failed and was sent again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retry {
+    /// Category of the failure.
+    #[serde(default)]
+    pub category: String,
+    /// Time until the request was sent again, in ms.
+    #[serde(default)]
+    pub pause_ms: u64,
+}
+
 /// The answer of a chat model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelResponse {

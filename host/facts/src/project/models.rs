@@ -1,6 +1,6 @@
 //! Calls of models, and what they cost.
 
-use agent_host_protocol::{manifest::ModelOperation, message::TokenUsage, run::ModelUsage};
+use agent_host_protocol::{manifest::ModelOperation, message::TokenUsage, model::Retry, run::ModelUsage};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -11,7 +11,7 @@ use crate::{
     failure::FailureCategory,
     kind::FactType,
     open::OpenElements,
-    record::{CallFailure, ModelCallEnd, ModelCallStart, Retry, Usage},
+    record::{CallFailure, ModelCallEnd, ModelCallStart, Usage},
     safe::line,
 };
 

@@ -1,6 +1,6 @@
 //! Calls of models and tools.
 
-use agent_host_protocol::{ApiError, manifest::ModelOperation, message::TokenUsage};
+use agent_host_protocol::{ApiError, manifest::ModelOperation, message::TokenUsage, model::Retry};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
@@ -59,17 +59,6 @@ impl Usage {
     pub fn of(reported: Option<&TokenUsage>) -> Self {
         reported.map_or_else(|| Self::Unknown("unknown".into()), |usage| Self::Known(*usage))
     }
-}
-
-/// A request to a provider that failed and was sent again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retry {
-    /// Category of the failure.
-    #[serde(default)]
-    pub category: String,
-    /// Time until the request was sent again, in ms.
-    #[serde(default)]
-    pub pause_ms: u64,
 }
 
 /// The failure of a call.

@@ -17,9 +17,7 @@ use serde_json::Value;
 
 pub use self::{
     actions::{ActionAnswer, ActionEnd, ActionRequest, Decision},
-    calls::{
-        CallFailure, ModelCallEnd, ModelCallStart, Retry, ToolCallArguments, ToolCallEnd, ToolCallProgress, ToolCallStart, Usage,
-    },
+    calls::{CallFailure, ModelCallEnd, ModelCallStart, ToolCallArguments, ToolCallEnd, ToolCallProgress, ToolCallStart, Usage},
     run::{BranchReason, BranchStart, ChildEnd, ChildStart, Limit, PermissionDenial, StatusChange, SteeringReceipt, Violation},
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent_host_protocol::ApiError;
+use agent_host_protocol::{ApiError, model::Retry};
 use parking_lot::Mutex;
 
 use super::milliseconds;
@@ -50,13 +50,4 @@ impl Retries {
     pub fn take(&self) -> Vec<Retry> {
         std::mem::take(&mut self.0.lock())
     }
-}
-
-/// A request that failed and was sent again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retry {
-    /// Category of the failure.
-    pub category: String,
-    /// Time until the request was sent again, in ms.
-    pub pause_ms: u64,
 }

@@ -90,7 +90,7 @@ mod tokens;
 mod vectors;
 
 pub use agent_host_config::{DEFAULT_EXTRA_ARGS, ModelConfig, ModelPrice, ProviderKind};
-pub use bounds::{CallBounds, Retries, Retry};
+pub use bounds::{CallBounds, Retries};
 pub use failure::not_ready;
 pub use stream::ModelStream;
 

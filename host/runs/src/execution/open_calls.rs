@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use agent_host_facts::record::{ActionRequest, ModelCallStart, Retry, ToolCallProgress};
+use agent_host_facts::record::{ActionRequest, ModelCallStart, ToolCallProgress};
 use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
     ApiError, ErrorCode,
@@ -366,8 +366,7 @@ impl OpenCall {
         let used = self.observer.observe(outcome);
         let Some(call) = self.run.open.0.lock().open.remove(&self.number) else { return };
         let fact = call.subject.end(call.began.elapsed(), outcome, self.run.limits.result_bytes / 2);
-        let retries = self.retries.take().into_iter().map(|retry| Retry { category: retry.category, pause_ms: retry.pause_ms });
-        let fact = fact.with_cost(used.and_then(|used| used.cost_micros), retries.collect()).with_output(*self.output.lock());
+        let fact = fact.with_cost(used.and_then(|used| used.cost_micros), self.retries.take()).with_output(*self.output.lock());
         let reached = used.and_then(|used| self.run.budget.spend(&used)).map(Fact::LimitReached);
         // The call is done: that its end could not be written must not take the answer from the guest. The ledger that
         // cannot write fails the run by itself.

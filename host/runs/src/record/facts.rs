@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use agent_host_facts::record::{
     ActionAnswer, ActionEnd, ActionRequest, BranchStart, CallFailure, ChildEnd, ChildStart, Limit, ModelCallEnd, ModelCallStart,
-    PermissionDenial, Retry, StatusChange, SteeringReceipt, ToolCallArguments, ToolCallEnd, ToolCallProgress, ToolCallStart,
-    Usage, Violation,
+    PermissionDenial, StatusChange, SteeringReceipt, ToolCallArguments, ToolCallEnd, ToolCallProgress, ToolCallStart, Usage,
+    Violation,
 };
 use agent_host_ledger::NewEvent;
 use agent_host_protocol::{
     ApiError, ErrorCode, EventSource, ResultKind, RunEvent, Timestamp,
     encoded::{JsonText, json_len},
     message::{ContentPart, TokenUsage},
+    model::Retry,
     tool::ToolOutput,
 };
 use serde::{Deserialize, Serialize};
