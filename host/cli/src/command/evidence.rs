@@ -20,9 +20,12 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::runs::Server;
+use super::{
+    runs::Server,
+    threads::{ThreadName, ThreadPlace},
+};
 use crate::{
-    client::{Client, Download, segment},
+    client::{Client, Download},
     failure::Failure,
     output::Output,
     source::Source,
@@ -51,12 +54,8 @@ pub(crate) struct Export {
     /// The run, or the thread
     #[arg(value_name = "RUN|THREAD")]
     id: String,
-    /// The conversation of the thread, where its id differs from that of the thread
-    #[arg(long, value_name = "ID")]
-    session: Option<String>,
-    /// The workspace of the thread, where the ledger is read
-    #[arg(long, value_name = "ID")]
-    workspace: Option<String>,
+    #[command(flatten)]
+    place: ThreadPlace,
     /// File for the output, instead of standard output; an existing file is not overwritten
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -102,22 +101,14 @@ impl<W: Write> Sink<W> {
 /// The subject of evidence.
 enum Subject {
     Run(RunId),
-    /// A thread, its conversation where that is another, and its workspace.
-    Thread {
-        thread: String,
-        session: Option<String>,
-        workspace: String,
-    },
+    Thread(ThreadName),
 }
 
 impl Subject {
-    fn of(id: String, session: Option<String>, workspace: Option<String>) -> Self {
+    fn of(id: String, place: ThreadPlace) -> Self {
         match id.parse() {
-            Ok(run) if session.is_none() => Self::Run(run),
-            _ => {
-                let session = session.filter(|session| *session != id);
-                Self::Thread { thread: id, session, workspace: workspace.unwrap_or_default() }
-            }
+            Ok(run) if place.session.is_none() => Self::Run(run),
+            _ => Self::Thread(ThreadName { thread: id, place }),
         }
     }
 
@@ -126,20 +117,19 @@ impl Subject {
         match &verdict.thread {
             Some(thread) => {
                 let session = Some(thread.session_id.clone()).filter(|session| *session != thread.thread_id);
-                let workspace = thread.workspace_id.clone().unwrap_or_default();
-                Some(Self::Thread { thread: thread.thread_id.clone(), session, workspace })
+                let place = ThreadPlace { session, workspace: thread.workspace_id.clone() };
+                Some(Self::Thread(ThreadName { thread: thread.thread_id.clone(), place }))
             }
             None => verdict.header.as_ref().map(|header| Self::Run(header.run_id)),
         }
     }
 
     fn read(&self, ledger: &Ledger) -> anyhow::Result<Evidence> {
-        let threads = Threads::new(ledger.clone());
         Ok(match self {
-            Self::Run(id) => Evidence::open(ledger, &threads, *id)?,
-            Self::Thread { thread, session, workspace } => {
-                let (session, rest) = session.as_ref().map_or((thread, ""), |session| (session, thread.as_str()));
-                Evidence::of_thread(&threads, &threads.find(workspace, session, rest)?, workspace)
+            Self::Run(id) => Evidence::open(ledger, &Threads::new(ledger.clone()), *id)?,
+            Self::Thread(name) => {
+                let (threads, thread) = name.load(ledger)?;
+                Evidence::of_thread(&threads, &thread)
             }
         })
     }
@@ -147,10 +137,7 @@ impl Subject {
     async fn download(&self, client: &Client) -> Result<Download, Failure> {
         match self {
             Self::Run(id) => client.evidence(&format!("api/v1/runs/{id}/evidence"), &[]).await,
-            Self::Thread { thread, session, .. } => {
-                let path = format!("api/v1/threads/{}/evidence", segment(thread));
-                client.evidence(&path, &[("sessionId", session.clone())]).await
-            }
+            Self::Thread(name) => client.evidence(&name.path("/evidence"), &[name.session()]).await,
         }
     }
 }
@@ -158,7 +145,7 @@ impl Subject {
 impl Export {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
         let source = Source::open(config, self.server.url.as_deref()).await?;
-        let subject = Subject::of(self.id, self.session, self.workspace);
+        let subject = Subject::of(self.id, self.place);
         let Some(path) = &self.out else {
             let mut sink = Sink { to: io::stdout().lock(), verifier: Verifier::default(), bytes: 0 };
             write(&source, &subject, &mut sink).await?;

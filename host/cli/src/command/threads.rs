@@ -58,12 +58,50 @@ pub(crate) struct Choice {
     /// The thread: a conversation, or a run without one
     #[arg(value_name = "THREAD")]
     thread: String,
+    #[command(flatten)]
+    place: ThreadPlace,
+}
+
+/// The place of a thread.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ThreadPlace {
     /// The conversation, where its id differs from that of the thread
     #[arg(long, value_name = "ID")]
-    session: Option<String>,
+    pub(crate) session: Option<String>,
     /// The workspace, where the ledger is read
     #[arg(long, value_name = "ID")]
-    workspace: Option<String>,
+    pub(crate) workspace: Option<String>,
+}
+
+/// A thread by its ids.
+#[derive(Debug)]
+pub(crate) struct ThreadName {
+    pub(crate) thread: String,
+    pub(crate) place: ThreadPlace,
+}
+
+impl ThreadName {
+    /// The thread in the ledger.
+    pub(crate) fn load(&self, ledger: &Ledger) -> anyhow::Result<(Reader, Thread)> {
+        let reader = Reader::new(ledger.clone());
+        let workspace = self.place.workspace.as_deref().unwrap_or_default();
+        let (session, thread) = match &self.place.session {
+            Some(session) if *session != self.thread => (session.as_str(), self.thread.as_str()),
+            _ => (self.thread.as_str(), ""),
+        };
+        let thread = reader.find(workspace, session, thread)?;
+        Ok((reader, thread))
+    }
+
+    /// The path of a part of the thread on a server.
+    pub(crate) fn path(&self, rest: &str) -> String {
+        format!("api/v1/threads/{}{rest}", segment(&self.thread))
+    }
+
+    /// The parameter that names the conversation.
+    pub(crate) fn session(&self) -> (&'static str, Option<String>) {
+        ("sessionId", self.place.session.clone())
+    }
 }
 
 /// Show a thread: its status, what it waits for, its calls of tools
@@ -120,29 +158,13 @@ impl Threads {
 /// A thread, from wherever it can be read.
 struct ChosenThread {
     source: Source,
-    choice: Choice,
+    name: ThreadName,
 }
 
 impl Choice {
     async fn open(self, config: &Config) -> anyhow::Result<ChosenThread> {
         let source = Source::open(config, self.server.url.as_deref()).await?;
-        Ok(ChosenThread { source, choice: self })
-    }
-
-    /// The thread in the ledger.
-    fn load(&self, ledger: &Ledger) -> anyhow::Result<(Reader, Thread)> {
-        let reader = Reader::new(ledger.clone());
-        let workspace = self.workspace.as_deref().unwrap_or_default();
-        let (session, thread) = match &self.session {
-            Some(session) if *session != self.thread => (session.as_str(), self.thread.as_str()),
-            _ => (self.thread.as_str(), ""),
-        };
-        let thread = reader.find(workspace, session, thread)?;
-        Ok((reader, thread))
-    }
-
-    fn path(&self, rest: &str) -> String {
-        format!("api/v1/threads/{}{rest}", segment(&self.thread))
+        Ok(ChosenThread { source, name: ThreadName { thread: self.thread, place: self.place } })
     }
 }
 
@@ -150,22 +172,22 @@ impl ChosenThread {
     async fn model(&self, at: Option<u64>) -> anyhow::Result<ThreadReadModel> {
         match &self.source {
             Source::Ledger(ledger) => {
-                let (reader, thread) = self.choice.load(ledger)?;
+                let (reader, thread) = self.name.load(ledger)?;
                 Ok(reader.model(&thread, at)?)
             }
-            Source::Server(client) => Ok(client.get(&self.choice.path(""), &self.query(at)).await?),
+            Source::Server(client) => Ok(client.get(&self.name.path(""), &self.query(at)).await?),
         }
     }
 
     async fn task(&self, task: &str, at: Option<u64>) -> anyhow::Result<TaskSnapshot> {
         match &self.source {
             Source::Ledger(ledger) => {
-                let (reader, thread) = self.choice.load(ledger)?;
+                let (reader, thread) = self.name.load(ledger)?;
                 let missing = || Failure::new("not_found", format!("this thread has no task `{task}`"));
                 Ok(reader.task(&thread, task, at)?.ok_or_else(missing)?)
             }
             Source::Server(client) => {
-                let path = self.choice.path(&format!("/tasks/{}", segment(task)));
+                let path = self.name.path(&format!("/tasks/{}", segment(task)));
                 Ok(client.get(&path, &self.query(at)).await?)
             }
         }
@@ -174,7 +196,7 @@ impl ChosenThread {
     async fn facts(&self, after: u64, limit: u32) -> anyhow::Result<Page<Fact>> {
         match &self.source {
             Source::Ledger(ledger) => {
-                let (reader, thread) = self.choice.load(ledger)?;
+                let (reader, thread) = self.name.load(ledger)?;
                 let limit = usize::try_from(limit)?;
                 let mut items = reader.facts(&thread, after, limit + 1)?;
                 let has_more = items.len() > limit;
@@ -183,18 +205,14 @@ impl ChosenThread {
                 Ok(Page { items, next_cursor: Some(next.to_string()), prev_cursor: None, has_more })
             }
             Source::Server(client) => {
-                let query = [
-                    ("sessionId", self.choice.session.clone()),
-                    ("after", Some(after.to_string())),
-                    ("limit", Some(limit.to_string())),
-                ];
-                Ok(client.get(&self.choice.path("/events"), &query).await?)
+                let query = [self.name.session(), ("after", Some(after.to_string())), ("limit", Some(limit.to_string()))];
+                Ok(client.get(&self.name.path("/events"), &query).await?)
             }
         }
     }
 
     fn query(&self, at: Option<u64>) -> [(&'static str, Option<String>); 2] {
-        [("sessionId", self.choice.session.clone()), ("at", at.map(|at| at.to_string()))]
+        [self.name.session(), ("at", at.map(|at| at.to_string()))]
     }
 }
 
@@ -325,8 +343,8 @@ async fn follow(
 ) -> anyhow::Result<()> {
     let mut breaks = 0;
     loop {
-        let query = [("sessionId", thread.choice.session.clone()), ("after", Some(after.to_string()))];
-        let opened = client.lines(Method::GET, &thread.choice.path("/events"), &query, None).await;
+        let query = [thread.name.session(), ("after", Some(after.to_string()))];
+        let opened = client.lines(Method::GET, &thread.name.path("/events"), &query, None).await;
         let broken = match opened {
             Ok(mut lines) => loop {
                 match lines.next().await {

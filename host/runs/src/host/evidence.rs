@@ -88,15 +88,16 @@ impl Evidence {
 
     /// The evidence of a thread, as it is now. Each turn is read when its lines are asked for.
     #[must_use]
-    pub fn of_thread(threads: &Threads, thread: &Thread, workspace: &str) -> Self {
+    pub fn of_thread(threads: &Threads, thread: &Thread) -> Self {
         let ids = thread.key().ids();
+        let first = thread.turns().iter().chain(thread.queued()).next();
         let with_place = thread.turns().iter().map(|record| (record.run.run_id, true));
         let runs: VecDeque<_> = with_place.chain(thread.queued().iter().map(|record| (record.run.run_id, false))).collect();
         let header = ThreadHeader {
             version: VERSION.to_owned(),
             session_id: ids.session_id,
             thread_id: ids.thread_id,
-            workspace_id: Some(workspace.to_owned()).filter(|workspace| !workspace.is_empty()),
+            workspace_id: first.and_then(|record| record.run.workspace_id.clone()),
             turns: runs.iter().map(|(run, _)| *run).collect(),
         };
         let turns = Turns { threads: threads.clone(), header: Some(Box::new(header)), runs, next: 1 };

@@ -121,9 +121,7 @@ pub(crate) async fn evidence(Path(id): Path<String>, mut request: ApiRequest) ->
     request.caller.may(Scope::RunsRead)?;
     let name = request.thread(&id)?;
     request.query.finish()?;
-    let workspace = name.workspace.clone();
-    let evidence =
-        super::read(&request.app, name, move |threads, thread| Ok(Evidence::of_thread(threads, thread, &workspace))).await?;
+    let evidence = super::read(&request.app, name, |threads, thread| Ok(Evidence::of_thread(threads, thread))).await?;
     // Ids of threads are those of clients, and no names of files.
     download(&request.app, evidence, "thread")
 }
