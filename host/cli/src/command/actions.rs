@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use agent_host_config::Config;
 use agent_host_facts::record::Decision;
 use agent_host_protocol::{Page, RunId};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{
+    Args, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -66,8 +69,8 @@ pub(crate) struct Respond {
     action: String,
     /// The answer: `approve` or `deny` an action, `submit` or `decline` to answer a question, `repeat` or `skip` an effect
     /// in doubt
-    #[arg(value_name = "DECISION")]
-    decision: AnswerWord,
+    #[arg(value_name = "DECISION", value_parser = decision())]
+    decision: Decision,
     /// Reason, for the runner and the record
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -79,28 +82,10 @@ pub(crate) struct Respond {
     token: Option<String>,
 }
 
-/// The possible answers.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum AnswerWord {
-    Approve,
-    Deny,
-    Submit,
-    Decline,
-    Repeat,
-    Skip,
-}
-
-impl AnswerWord {
-    const fn decision(self) -> Decision {
-        match self {
-            Self::Approve => Decision::Approve,
-            Self::Deny => Decision::Deny,
-            Self::Submit => Decision::Submit,
-            Self::Decline => Decision::Decline,
-            Self::Repeat => Decision::Repeat,
-            Self::Skip => Decision::Skip,
-        }
-    }
+/// Parses a decision; the help lists them.
+fn decision() -> impl TypedValueParser<Value = Decision> {
+    PossibleValuesParser::new(Decision::ALL.iter().map(|decision| decision.as_str()))
+        .try_map(|name| Decision::from_name(&name).ok_or("there is no such decision"))
 }
 
 /// An action id that is safe in a path: a run id, a dot, and a number (`e` before it if the run did not wait).
@@ -150,7 +135,7 @@ impl Show {
 impl Respond {
     pub(super) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
         let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
-        let mut answer = json!({ "decision": self.decision.decision() });
+        let mut answer = json!({ "decision": self.decision });
         if let Some(members) = answer.as_object_mut() {
             members.extend(self.reason.map(|reason| ("reason".to_owned(), reason.into())));
             members.extend(self.answer.map(|answer| ("answer".to_owned(), answer)));

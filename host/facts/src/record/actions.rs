@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use agent_host_protocol::Timestamp;
+use agent_host_protocol::{Timestamp, named_enum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -20,36 +20,23 @@ pub struct ActionRequest<R = Map<String, Value>> {
     pub request: R,
 }
 
-/// The decision of a person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Decision {
-    /// To an action: do it.
-    Approve,
-    /// To an action: do not.
-    Deny,
-    /// To a question or a call to a tool of the client: this is the answer.
-    Submit,
-    /// To a question: I will not say. To a call: I will not do it.
-    Decline,
-    /// To an effect in doubt: do it again, it did not happen, or twice does no harm.
-    Repeat,
-    /// For an effect in doubt: do not repeat it. The runner receives the error `outcome_unknown`.
-    Skip,
-}
-
-impl Decision {
-    /// As JSON shows it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Approve => "approve",
-            Self::Deny => "deny",
-            Self::Submit => "submit",
-            Self::Decline => "decline",
-            Self::Repeat => "repeat",
-            Self::Skip => "skip",
-        }
+named_enum! {
+    /// The decision of a person.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Decision {
+        /// To an action: do it.
+        Approve = "approve",
+        /// To an action: do not.
+        Deny = "deny",
+        /// To a question or a call to a tool of the client: this is the answer.
+        Submit = "submit",
+        /// To a question: I will not say. To a call: I will not do it.
+        Decline = "decline",
+        /// To an effect in doubt: do it again, it did not happen, or twice does no harm.
+        Repeat = "repeat",
+        /// For an effect in doubt: do not repeat it. The runner receives the error `outcome_unknown`.
+        Skip = "skip",
     }
 }
 
