@@ -4,6 +4,7 @@ mod api;
 mod backup;
 mod cell;
 pub(crate) mod evidence;
+mod executors;
 pub(crate) mod follow;
 mod follow_thread;
 mod forget;
