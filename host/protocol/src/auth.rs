@@ -74,7 +74,7 @@ pub const LEASE_PREFIX: &str = "ahl_";
 pub const MCP_PREFIX: &str = "ahm_";
 
 /// The sender of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal {
     /// The kind of credential.
     pub kind: PrincipalKind,
@@ -99,7 +99,7 @@ pub fn is_end_user(id: &str) -> bool {
 }
 
 /// The credential by which a sender is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PrincipalKind {
     /// By nothing but its address, which the configuration says is enough.
     Loopback,

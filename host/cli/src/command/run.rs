@@ -145,15 +145,7 @@ impl Run {
             actor_name: None,
             metadata: Map::new(),
         });
-        envelope.delivery = Some(Delivery {
-            surface: "cli".to_owned(),
-            reply_target: None,
-            supports_streaming: true,
-            supports_edit: false,
-            supports_reaction: false,
-            max_message_size: None,
-            platform_capabilities: Map::new(),
-        });
+        envelope.delivery = Some(Delivery::streaming("cli"));
         envelope.check().map_err(|problem| Failure::new("invalid_argument", problem))?;
         let size = serde_json::to_vec(&envelope)?.len();
         if size > limit { Err(too_large(&format!("has {size} bytes"), limit).into()) } else { Ok(envelope) }

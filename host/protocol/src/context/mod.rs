@@ -178,6 +178,22 @@ pub struct Delivery {
     pub platform_capabilities: Map<String, Value>,
 }
 
+impl Delivery {
+    /// The delivery to a client of this surface that shows deltas and does nothing else with an answer.
+    #[must_use]
+    pub fn streaming(surface: &str) -> Self {
+        Self {
+            surface: surface.to_owned(),
+            reply_target: None,
+            supports_streaming: true,
+            supports_edit: false,
+            supports_reaction: false,
+            max_message_size: None,
+            platform_capabilities: Map::new(),
+        }
+    }
+}
+
 /// A model that the run may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ModelResource {

@@ -404,15 +404,7 @@ async fn envelope(
             workspace_id: caller.0.workspace.clone(),
             ..Conversation::default()
         }),
-        delivery: Some(Delivery {
-            surface: SURFACE.to_owned(),
-            reply_target: None,
-            supports_streaming: true,
-            supports_edit: false,
-            supports_reaction: false,
-            max_message_size: None,
-            platform_capabilities: Map::new(),
-        }),
+        delivery: Some(Delivery::streaming(SURFACE)),
         ..Envelope::message(String::new(), "webui")
     };
     envelope.input.text = stored.text;

@@ -268,6 +268,13 @@ impl Problem {
         &self.detail
     }
 
+    /// The same as the refusal of a call.
+    pub(crate) fn into_refusal(self) -> ApiError {
+        let (retryable, details) =
+            self.refusal.map_or((self.code.passes(), None), |refusal| (refusal.retryable, refusal.details));
+        ApiError { code: ErrorCode::from(self.code.as_str()), message: self.detail, retryable, details }
+    }
+
     /// The parameter, header or member of the body that is wrong, where one is.
     pub(crate) fn field(&self) -> Option<&str> {
         self.field.as_deref()

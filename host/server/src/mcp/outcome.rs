@@ -5,7 +5,7 @@
 //! the model reads it. Both have the code of the host.
 
 use agent_host_protocol::{
-    ApiError, ErrorCode,
+    ApiError,
     message::{ArtifactRef, ContentPart},
     tool::ToolOutput,
 };
@@ -89,8 +89,8 @@ pub(super) fn withdrawn() -> ErrorData {
 /// A refusal as an error of the protocol.
 pub(super) fn protocol_error(refusal: &ApiError) -> ErrorData {
     let data = serde_json::to_value(refusal).ok();
-    match refusal.code {
-        ErrorCode::RuntimeError => ErrorData::internal_error(refusal.message.clone(), data),
+    match refusal.code.as_str() {
+        "runtime_error" | "internal" => ErrorData::internal_error(refusal.message.clone(), data),
         _ => ErrorData::invalid_params(refusal.message.clone(), data),
     }
 }

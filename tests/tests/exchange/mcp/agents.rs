@@ -26,10 +26,15 @@ id = "asks"
 runner = "plugin:test/asks/default"
 match = { event_type = "nothing" }
 resources = { platform_api = ["message.send"] }
+
+[[bindings]]
+id = "stage"
+runner = "plugin:test/stage/default"
+match = { event_type = "nothing" }
 "#;
 
 fn host() -> Host {
-    Host::limited(&["echo", "steps", "asks"], CONFIG)
+    Host::limited(&["echo", "steps", "asks", "stage"], CONFIG)
 }
 
 async fn session(host: &Host, token: &str) -> Client {
@@ -53,7 +58,7 @@ async fn an_agent_answers_as_a_tool_and_goes_on_with_its_conversation() {
     let listed = client.request("tools/list", json!({})).await;
     let tools = listed.result()["tools"].as_array().unwrap();
     let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["echo", "steps", "asks"]);
+    assert_eq!(names, ["echo", "steps", "asks", "stage"]);
     assert!(tools[2]["title"] == "Asks" && tools[2]["inputSchema"]["properties"]["text"].is_object(), "{:#}", tools[2]);
 
     let answered = client.call("echo", json!({ "text": "hello" })).await;
@@ -74,6 +79,13 @@ async fn an_agent_answers_as_a_tool_and_goes_on_with_its_conversation() {
     assert_ne!(second["run_id"], first["run_id"]);
     let other = client.done("echo", json!({ "text": "else" })).await;
     assert_ne!(other["conversation"], first["conversation"]);
+    // A runner may give its answer with its end alone, or again with it.
+    let said = json!({ "do": "say", "text": "the answer" });
+    let end = json!({ "do": "finish", "text": "the answer" });
+    for script in [json!([end]), json!([said, end])] {
+        let ended = client.done("stage", json!({ "text": script.to_string() })).await;
+        assert_eq!(ended["output"], "the answer", "{ended:#}");
+    }
     // A run that has ended is read again.
     let repeated = client.done("echo", json!({ "run_id": first["run_id"] })).await;
     assert_eq!(repeated["output"], first["output"]);

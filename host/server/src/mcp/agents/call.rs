@@ -8,12 +8,16 @@ use std::{
 
 use agent_host_config::BusyThread;
 use agent_host_protocol::{
-    ApiError, ErrorCode, Principal, ResultKind, RunEvent, RunId,
+    ApiError, ErrorCode, Principal, ResultKind, RunEvent, RunId, RunStatus,
     context::{Conversation, Delivery},
     event::Envelope,
-    message::{ArtifactRef, ContentPart},
+    message::{ArtifactRef, ContentPart, Message, Role},
+    run::{RunCompletion, RunFailure},
 };
-use agent_host_runs::{Agent, AgentRun, Host, HostError};
+use agent_host_runs::{
+    Agent, AgentRun, Host, HostError,
+    facts::record::{ActionRequest, ArtifactData, Delta, MessageEnd, ToolCallStart, read},
+};
 use futures_util::{Stream, StreamExt, stream::FuturesUnordered};
 use rmcp::{
     RoleServer,
@@ -24,7 +28,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::questions::{self, NoAnswer, OpenQuestion};
-use crate::mcp::{outcome, progress::Progress};
+use crate::{
+    http::Problem,
+    mcp::{outcome, progress::Progress},
+};
 
 /// The source of these events, shown to runners in `delivery.surface`.
 const SURFACE: &str = "mcp";
@@ -58,11 +65,11 @@ pub(super) async fn answer(
     arguments: JsonObject,
     context: RequestContext<RoleServer>,
 ) -> Result<CallToolResult, ErrorData> {
-    let followed = match begin(host, principal, agent, arguments).await {
-        Ok(followed) => followed,
+    let run = match begin(host, principal, agent, arguments).await {
+        Ok(run) => run,
         Err(refusal) => return Ok(outcome::of_refusal(&refusal)),
     };
-    let events = match host.follow(followed.run_id, 0) {
+    let events = match host.follow(run.run_id, 0) {
         Ok(events) => events,
         Err(error) => return Ok(outcome::of_refusal(&refusal(error))),
     };
@@ -71,16 +78,16 @@ pub(super) async fn answer(
         principal,
         context: &context,
         progress: Progress::new(context.peer.clone(), context.meta.get_progress_token()),
-        followed,
-        told: RunOutput::default(),
+        run,
+        output: RunOutput::default(),
     };
     let ended = call.follow(Box::pin(events)).await;
     match ended {
         CallEnd::Withdrawn => {
-            match host.cancel(call.followed.run_id, WITHDRAWN.to_owned()).await {
+            match host.cancel(call.run.run_id, WITHDRAWN.to_owned()).await {
                 Ok(_) | Err(HostError::Conflict(_)) => {}
                 Err(error) => {
-                    tracing::warn!(run_id = %call.followed.run_id, %error, "a run that an MCP client has withdrawn cannot be cancelled")
+                    tracing::warn!(run_id = %call.run.run_id, %error, "a run that an MCP client has withdrawn cannot be cancelled")
                 }
             }
             Err(outcome::withdrawn())
@@ -89,7 +96,7 @@ pub(super) async fn answer(
         CallEnd::Waits(asked) => Ok(call.waiting(&asked)),
         CallEnd::Lost => Ok(outcome::of_refusal(&ApiError::retryable(
             ErrorCode::RuntimeError,
-            format!("the host is going down; run {} goes on when it is back: call again with its `run_id`", call.followed.run_id),
+            format!("the host is going down; run {} goes on when it is back: call again with its `run_id`", call.run.run_id),
         ))),
     }
 }
@@ -129,15 +136,7 @@ async fn start(
             workspace_id: principal.workspace.clone(),
             ..Conversation::default()
         }),
-        delivery: Some(Delivery {
-            surface: SURFACE.to_owned(),
-            reply_target: None,
-            supports_streaming: true,
-            supports_edit: false,
-            supports_reaction: false,
-            max_message_size: None,
-            platform_capabilities: Map::new(),
-        }),
+        delivery: Some(Delivery::streaming(SURFACE)),
         ..Envelope::message(text, "api")
     };
     // The host puts what it knows of an artifact in its place.
@@ -161,21 +160,9 @@ async fn start(
     Ok(CallRun { run_id, conversation: Some(conversation) })
 }
 
-/// A refusal of the host, with the code of a call.
+/// A refusal of the host, with the code that it has over HTTP.
 fn refusal(error: HostError) -> ApiError {
-    let message = error.to_string();
-    match error {
-        HostError::NotFound(_) => ApiError::new(ErrorCode::NotFound, message),
-        HostError::Invalid(_) | HostError::InvalidConfig(_) => ApiError::invalid_argument(message),
-        HostError::Conflict(_) | HostError::Busy { .. } => ApiError::new(ErrorCode::Conflict, message),
-        HostError::Refused(refusal) => refusal,
-        HostError::QueueFull { .. } => ApiError::retryable(ErrorCode::RateLimited, message),
-        HostError::Unavailable(_) | HostError::ShuttingDown => ApiError::retryable(ErrorCode::RuntimeError, message),
-        error => {
-            tracing::error!(%error, "a call of an agent over MCP failed");
-            ApiError::new(ErrorCode::RuntimeError, "the host failed in this call; its log has the reason")
-        }
-    }
+    Problem::from(error).into_refusal()
 }
 
 /// The end of a call.
@@ -193,10 +180,11 @@ enum CallEnd {
 /// The output of the run so far.
 #[derive(Default)]
 struct RunOutput {
-    messages: Vec<Vec<ContentPart>>,
+    messages: Vec<Message>,
     artifacts: Vec<ArtifactRef>,
-    /// The data of the terminal event.
-    end: Value,
+    /// The reason of an end that is none of a failure.
+    finish_reason: Option<String>,
+    failure: Option<RunFailure>,
     /// Pieces of the present message that were not said yet.
     pieces: String,
     /// True if the present message comes in pieces.
@@ -209,8 +197,8 @@ struct Call<'a> {
     principal: &'a Principal,
     context: &'a RequestContext<RoleServer>,
     progress: Progress,
-    followed: CallRun,
-    told: RunOutput,
+    run: CallRun,
+    output: RunOutput,
 }
 
 type Events = Pin<Box<dyn Stream<Item = Result<RunEvent, HostError>> + Send>>;
@@ -225,7 +213,7 @@ impl Call<'_> {
         let mut asking = FuturesUnordered::new();
         let ct = self.context.ct.clone();
         // The record of a run that was asked of before begins with what it asked then: it is answered by now, or it is not.
-        let present = host.records().run(self.followed.run_id).ok().flatten().map_or(0, |record| record.run.last_sequence);
+        let present = host.records().run(self.run.run_id).ok().flatten().map_or(0, |record| record.run.last_sequence);
         loop {
             let seen = |sequence: u64| sequence >= present;
             let event = tokio::select! {
@@ -245,20 +233,19 @@ impl Call<'_> {
                 }
             };
             let Some(Ok(event)) = event else { return CallEnd::Lost };
-            let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
             match ResultKind::from_name(&event.kind) {
                 Some(ResultKind::ActionRequested) => {
-                    if let Some(asked) = OpenQuestion::of(self.followed.run_id, &data) {
+                    if let Some(asked) = OpenQuestion::of(&event) {
                         open.insert(asked.action_id.clone(), asked);
                     }
                 }
                 Some(ResultKind::ActionAnswered | ResultKind::ActionResolved) => {
-                    if let Some(id) = data.get("action_id").and_then(Value::as_str) {
-                        open.remove(id);
+                    if let Some(ActionRequest { action_id: Some(id), .. }) = read::<ActionRequest>(&event) {
+                        open.remove(&id);
                     }
                 }
                 _ => {
-                    if let Some(status) = self.take(&event, &data).await {
+                    if let Some(status) = self.take(&event).await {
                         return CallEnd::Run(status);
                     }
                 }
@@ -280,81 +267,100 @@ impl Call<'_> {
     }
 
     /// Takes an event of the run; gives the status of a run that it ends.
-    async fn take(&mut self, event: &RunEvent, data: &Value) -> Option<String> {
-        let kind = ResultKind::from_name(&event.kind);
-        let text = |name: &str| data.get(name).and_then(Value::as_str);
-        match kind {
-            Some(ResultKind::MessageDelta) => {
-                let piece = data.get("chunk").and_then(|chunk| chunk.get("content")).and_then(Value::as_str);
-                self.told.pieces.push_str(piece.unwrap_or_default());
-                self.told.in_pieces = true;
-                if self.told.said_at.is_none_or(|at| at.elapsed() >= PIECES) {
+    async fn take(&mut self, event: &RunEvent) -> Option<String> {
+        match ResultKind::from_name(&event.kind)? {
+            ResultKind::MessageDelta => {
+                let Delta { chunk, .. } = read(event)?;
+                self.output.pieces.push_str(&chunk.content);
+                self.output.in_pieces = true;
+                if self.output.said_at.is_none_or(|at| at.elapsed() >= PIECES) {
                     self.say_pieces().await;
                 }
             }
-            Some(ResultKind::MessageCompleted) => {
-                let message = data.get("message");
-                let is_answer = message.and_then(|message| message.get("role")).is_some_and(|role| role == "assistant");
-                let content = message.and_then(|message| message.get("content")).filter(|_| is_answer);
-                let parts = content.map(parts).filter(|parts| !parts.is_empty()).unwrap_or_default();
-                if !std::mem::take(&mut self.told.in_pieces) {
-                    self.told.pieces = text_of(&parts);
+            ResultKind::MessageCompleted => {
+                let MessageEnd { message, .. } = read(event)?;
+                self.add(message).await;
+            }
+            ResultKind::ToolCallStarted => {
+                let ToolCallStart { tool_name, .. } = read(event)?;
+                self.progress.say(format!("calls `{tool_name}`")).await;
+            }
+            ResultKind::ArtifactCreated => {
+                let ArtifactData { artifact } = read(event)?;
+                self.output.artifacts.push(artifact);
+            }
+            ResultKind::RunCompleted => {
+                if let Some(RunCompletion { finish_reason, message, .. }) = read(event) {
+                    self.output.finish_reason = Some(finish_reason);
+                    // A runner may give its last message again with its end, or there alone.
+                    let said = self.output.messages.last().map(Message::text);
+                    if let Some(message) = message.filter(|message| Some(message.text()) != said) {
+                        self.add(message).await;
+                    }
                 }
-                self.say_pieces().await;
-                self.told.messages.extend(Some(parts).filter(|parts| !parts.is_empty()));
+                return Some(self.status());
             }
-            Some(ResultKind::ToolCallStarted) => {
-                let name = text("tool_name").unwrap_or_default().to_owned();
-                self.progress.say(format!("calls `{name}`")).await;
-            }
-            Some(ResultKind::ArtifactCreated) => {
-                let artifact = data.get("artifact").cloned().and_then(|artifact| serde_json::from_value(artifact).ok());
-                self.told.artifacts.extend(artifact);
-            }
-            Some(ResultKind::RunCompleted | ResultKind::RunFailed) => {
-                self.told.end = data.clone();
-                let run = self.host.records().run(self.followed.run_id).ok().flatten();
-                return Some(run.map_or_else(String::new, |record| record.run.status.to_string()));
+            ResultKind::RunFailed => {
+                self.output.failure = read(event);
+                return Some(self.status());
             }
             _ => {}
         }
         None
     }
 
+    /// Adds a whole message to the answer; what was not said of it yet is said.
+    async fn add(&mut self, message: Message) {
+        let is_answer = message.role == Role::Assistant;
+        if !std::mem::take(&mut self.output.in_pieces) && is_answer {
+            self.output.pieces = message.text();
+        }
+        self.say_pieces().await;
+        if is_answer && !message.content.is_empty() {
+            self.output.messages.push(message);
+        }
+    }
+
+    fn status(&self) -> String {
+        let run = self.host.records().run(self.run.run_id).ok().flatten();
+        run.map_or_else(String::new, |record| record.run.status.to_string())
+    }
+
     async fn say_pieces(&mut self) {
-        if !self.told.pieces.is_empty() {
-            let pieces = std::mem::take(&mut self.told.pieces);
-            self.told.said_at = Some(Instant::now());
+        if !self.output.pieces.is_empty() {
+            let pieces = std::mem::take(&mut self.output.pieces);
+            self.output.said_at = Some(Instant::now());
             self.progress.say(pieces).await;
         }
     }
 
     fn about(&self, status: &str) -> Map<String, Value> {
         let mut about = Map::new();
-        about.insert("run_id".to_owned(), self.followed.run_id.to_string().into());
+        about.insert("run_id".to_owned(), self.run.run_id.to_string().into());
         about.insert("status".to_owned(), status.into());
-        about.insert("conversation".to_owned(), self.followed.conversation.clone().into());
+        about.insert("conversation".to_owned(), self.run.conversation.clone().into());
         about
     }
 
     /// The result of a run that has ended.
     fn result(self, status: &str) -> CallToolResult {
         let mut about = self.about(status);
-        let RunOutput { messages, artifacts, end, .. } = self.told;
-        let text: Vec<String> = messages.iter().map(|parts| text_of(parts)).filter(|text| !text.is_empty()).collect();
+        let RunOutput { messages, artifacts, finish_reason, failure, .. } = self.output;
+        let text: Vec<String> = messages.iter().map(Message::text).filter(|text| !text.is_empty()).collect();
         about.insert("output".to_owned(), text.join("\n\n").into());
-        let mut blocks: Vec<ContentBlock> = messages.iter().flat_map(|parts| outcome::content(parts)).collect();
-        let linked: Vec<&ArtifactRef> = messages.iter().flatten().filter_map(artifact).collect();
+        let mut blocks: Vec<ContentBlock> = messages.iter().flat_map(|message| outcome::content(&message.content)).collect();
+        let linked: Vec<&ArtifactRef> = messages.iter().flat_map(|message| &message.content).filter_map(artifact).collect();
         let others = artifacts.iter().filter(|made| !linked.iter().any(|linked| linked.artifact_id == made.artifact_id));
         blocks.extend(others.map(|artifact| ContentBlock::resource_link(outcome::resource(artifact))));
-        if let Some(reason) = end.get("finish_reason").filter(|reason| reason.is_string()) {
-            about.insert("finish_reason".to_owned(), reason.clone());
+        if let Some(reason) = finish_reason {
+            about.insert("finish_reason".to_owned(), reason.into());
         }
-        let is_error = status != "completed";
+        let is_error = status != RunStatus::Completed.as_str();
         if is_error {
-            let code = end.get("code").and_then(Value::as_str).unwrap_or(status);
-            let message = end.get("message").or_else(|| end.get("error")).and_then(Value::as_str);
-            let message = message.map_or_else(|| format!("the run ended as {status}"), str::to_owned);
+            let (code, message) = match failure {
+                Some(failure) => (failure.code, failure.message),
+                None => (status.to_owned(), format!("the run ended as {status}")),
+            };
             blocks.push(ContentBlock::text(&message));
             about.insert("error".to_owned(), json!({ "code": code, "message": message }));
         }
@@ -375,7 +381,7 @@ impl Call<'_> {
         let text = format!(
             "The agent waits for an answer: {question}\nAnswer it at POST /api/v1/actions/{}/respond, then call this tool again with \
              `run_id` {}.",
-            asked.action_id, self.followed.run_id
+            asked.action_id, self.run.run_id
         );
         outcome::with_text(text, Value::Object(about))
     }
@@ -386,21 +392,4 @@ fn artifact(part: &ContentPart) -> Option<&ArtifactRef> {
         ContentPart::Artifact(artifact) => Some(artifact),
         _ => None,
     }
-}
-
-/// The content of a message, which JSON shows as a text or as parts.
-fn parts(content: &Value) -> Vec<ContentPart> {
-    match content {
-        Value::String(text) if text.is_empty() => Vec::new(),
-        Value::String(text) => vec![ContentPart::Text(text.clone())],
-        parts => serde_json::from_value(parts.clone()).unwrap_or_default(),
-    }
-}
-
-fn text_of(parts: &[ContentPart]) -> String {
-    let text = |part: &ContentPart| match part {
-        ContentPart::Text(text) => Some(text.clone()),
-        _ => None,
-    };
-    parts.iter().filter_map(text).collect()
 }

@@ -36,9 +36,9 @@ const MAX_CALLS: usize = 64;
 /// Time after which the endpoint of an owner without a session is forgotten.
 const UNUSED: Duration = Duration::from_secs(600);
 
-/// The endpoints of those who use agents.
+/// The endpoints of those who use agents. A key whose rights have changed has another one.
 #[derive(Default)]
-pub(crate) struct AgentEndpoints(Arc<Endpoints<String, AgentServer>>);
+pub(crate) struct AgentEndpoints(Arc<Endpoints<Principal, AgentServer>>);
 
 impl AgentEndpoints {
     /// Answers a request of a principal, who may write events.
@@ -49,10 +49,9 @@ impl AgentEndpoints {
         principal: Principal,
         request: Request,
     ) -> Result<Response, Problem> {
-        let owner = format!("{:?}", principal.kind);
-        let (endpoint, is_new) = self.0.of(&owner, || {
+        let (endpoint, is_new) = self.0.of(&principal, || {
             let open_calls = Semaphore::new(MAX_CALLS);
-            let shared = Arc::new(SharedAgents { host: host.clone(), principal, open_calls });
+            let shared = Arc::new(SharedAgents { host: host.clone(), principal: principal.clone(), open_calls });
             let server = move |place| AgentServer { shared: Arc::clone(&shared), _place: place };
             Endpoint::new(server_closing.child_token(), host.config().limits.http_body_bytes, server)
         });
@@ -61,8 +60,8 @@ impl AgentEndpoints {
             tokio::spawn(async move {
                 loop {
                     tokio::select! {
-                        () = tokio::time::sleep(UNUSED) => if endpoints.end_unused(&owner) { return },
-                        () = server_closing.cancelled() => return endpoints.end(&owner),
+                        () = tokio::time::sleep(UNUSED) => if endpoints.end_unused(&principal) { return },
+                        () = server_closing.cancelled() => return endpoints.end(&principal),
                     }
                 }
             });

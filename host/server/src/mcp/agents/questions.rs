@@ -1,7 +1,10 @@
 //! Questions of a run to people, asked of the user of the client by elicitation.
 
-use agent_host_protocol::{Principal, RunId, Scope, encoded::JsonText};
-use agent_host_runs::{AskKind, Host, HostError, Response, facts::record::Decision};
+use agent_host_protocol::{Principal, RunEvent, RunId, Scope, encoded::JsonText};
+use agent_host_runs::{
+    Host, HostError, Response, answer_schema,
+    facts::record::{ActionRequest, read},
+};
 use rmcp::{
     Peer, RoleServer,
     model::{
@@ -15,25 +18,28 @@ use crate::agui::{input::ResumeStatus, interrupts};
 /// The member of a form that stands for an answer that is no object.
 const ANSWER: &str = "answer";
 
+/// An answer that does not fit is asked for again with the reason, so many times in all.
+const ATTEMPTS: usize = 3;
+
 /// An action that a run has asked for.
 pub(super) struct OpenQuestion {
     pub(super) run_id: RunId,
     pub(super) action_id: String,
-    /// The data of `action.requested`.
+    /// The request, as the record has it.
     pub(super) request: Value,
     schema: Option<JsonText>,
 }
 
 impl OpenQuestion {
-    /// The action of the data of `action.requested`, where people answer it.
-    pub(super) fn of(run_id: RunId, data: &Value) -> Option<Self> {
-        let is = |member: &str, value: &str| data.get(member).is_some_and(|given| given == value);
+    /// The action that an event asks for, where people answer it.
+    pub(super) fn of(event: &RunEvent) -> Option<Self> {
+        let ActionRequest { action_id, request } = read::<ActionRequest>(event)?;
+        let is = |member: &str, value: &str| request.get(member).is_some_and(|given| given == value);
         if is("kind", "client_tool") || is("policy", "allow") {
             return None;
         }
-        let action_id = data.get("action_id").and_then(Value::as_str)?.to_owned();
-        let schema = data.get("answer_schema").filter(|schema| schema.is_object()).and_then(|schema| JsonText::of(schema).ok());
-        Some(Self { run_id, action_id, request: data.clone(), schema })
+        let schema = answer_schema(event.data.get());
+        Some(Self { run_id: event.run_id, action_id: action_id?, request: Value::Object(request), schema })
     }
 
     /// The question in words.
@@ -43,24 +49,24 @@ impl OpenQuestion {
     }
 
     /// The form of the answer: that of the question, where a form can have it; else one text.
-    fn form(&self) -> (ElicitationSchema, Form) {
+    fn form(&self) -> (ElicitationSchema, AnswerPlace) {
         let interrupt = interrupts::interrupt(self.run_id, &self.action_id, &self.request, self.schema.as_ref());
         let wanted = interrupt.response_schema.and_then(|schema| serde_json::from_str::<Value>(schema.get()).ok());
         let is_object = |schema: &Value| schema.get("type").is_some_and(|kind| kind == "object");
         if let Some(schema) = wanted.clone().filter(is_object)
             && let Ok(form) = serde_json::from_value(schema)
         {
-            return (form, Form::Whole);
+            return (form, AnswerPlace::Whole);
         }
         let single = |schema: Value| {
             let form = json!({ "type": "object", "properties": { ANSWER: schema }, "required": [ANSWER] });
             serde_json::from_value::<ElicitationSchema>(form).ok()
         };
         match wanted.and_then(single) {
-            Some(form) => (form, Form::Member),
+            Some(form) => (form, AnswerPlace::Member),
             None => {
                 let text = single(json!({ "type": "string" }));
-                (text.unwrap_or_else(|| ElicitationSchema::new(std::collections::BTreeMap::new())), Form::Text)
+                (text.unwrap_or_else(|| ElicitationSchema::new(std::collections::BTreeMap::new())), AnswerPlace::Text)
             }
         }
     }
@@ -68,7 +74,7 @@ impl OpenQuestion {
 
 /// The part of a filled form that is the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum AnswerPlace {
     /// All of it.
     Whole,
     /// The value of its one member.
@@ -77,7 +83,7 @@ enum Form {
     Text,
 }
 
-impl Form {
+impl AnswerPlace {
     fn answer(self, content: Option<Value>) -> Option<Value> {
         let member = |content: Value| content.get(ANSWER).cloned();
         match self {
@@ -117,15 +123,15 @@ pub(super) async fn ask(
 ) -> Result<(), NoAnswer> {
     let by = host.answers_as(principal).map_err(|_| NoAnswer::Here)?;
     let action = host.action(&asked.action_id).map_err(|_| NoAnswer::Elsewhere)?;
-    let probe = Response { decision: declined(action.kind()), reason: None, answer: None };
+    let [_, refusal] = action.kind().decisions();
+    let probe = Response { decision: refusal, reason: None, answer: None };
     match host.may_respond(&asked.action_id, &probe, by.as_deref()) {
         Ok(_) => {}
         Err(HostError::Answered { .. } | HostError::Expired(_)) => return Err(NoAnswer::Elsewhere),
         Err(_) => return Err(NoAnswer::Here),
     }
     let mut message = asked.message();
-    // An answer that does not fit is asked for again, with the reason.
-    for _ in 0..3 {
+    for _ in 0..ATTEMPTS {
         let (requested_schema, form) = asked.form();
         let params = ElicitRequestParams::FormElicitationParams { meta: None, message: message.clone(), requested_schema };
         let request = ServerRequest::ElicitRequest(ElicitRequest::new(params));
@@ -151,34 +157,31 @@ pub(super) async fn ask(
     Err(NoAnswer::Here)
 }
 
-const fn declined(kind: AskKind) -> Decision {
-    match kind {
-        AskKind::PlatformAction => Decision::Deny,
-        AskKind::EffectInDoubt => Decision::Skip,
-        AskKind::Question | AskKind::ClientTool => Decision::Decline,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn question(data: &Value) -> Option<OpenQuestion> {
+        let event = json!({ "run_id": RunId::new(), "type": "action.requested", "sequence": 1, "timestamp": 1, "data": data });
+        OpenQuestion::of(&serde_json::from_value(event).unwrap())
+    }
+
     fn asked(schema: &Value) -> OpenQuestion {
         let data =
             json!({ "kind": "question", "question": "form", "action_id": "r.1", "title": "Which?", "answer_schema": schema });
-        OpenQuestion::of(RunId::new(), &data).unwrap()
+        question(&data).unwrap()
     }
 
     #[test]
     fn a_question_has_a_form_that_clients_show() {
         let flat = json!({ "type": "object", "properties": { "colour": { "type": "string" }, "n": { "type": "integer" } } });
-        assert_eq!(asked(&flat).form().1, Form::Whole);
+        assert_eq!(asked(&flat).form().1, AnswerPlace::Whole);
         for (schema, form) in [
-            (json!({ "type": "string", "enum": ["a", "b"] }), Form::Member),
-            (json!({ "type": "boolean" }), Form::Member),
-            (json!({ "type": "array", "items": { "type": "object" } }), Form::Text),
-            (json!({ "type": "object", "properties": { "deep": { "type": "object" } } }), Form::Text),
-            (Value::Null, Form::Text),
+            (json!({ "type": "string", "enum": ["a", "b"] }), AnswerPlace::Member),
+            (json!({ "type": "boolean" }), AnswerPlace::Member),
+            (json!({ "type": "array", "items": { "type": "object" } }), AnswerPlace::Text),
+            (json!({ "type": "object", "properties": { "deep": { "type": "object" } } }), AnswerPlace::Text),
+            (Value::Null, AnswerPlace::Text),
         ] {
             let (shown, is) = asked(&schema).form();
             assert_eq!(is, form, "{schema}");
@@ -189,18 +192,18 @@ mod tests {
 
     #[test]
     fn a_filled_form_becomes_the_answer() {
-        assert_eq!(Form::Whole.answer(Some(json!({ "a": 1 }))), Some(json!({ "a": 1 })));
-        assert_eq!(Form::Member.answer(Some(json!({ "answer": true }))), Some(json!(true)));
-        assert_eq!(Form::Text.answer(Some(json!({ "answer": "{\"a\":1}" }))), Some(json!({ "a": 1 })));
-        assert_eq!(Form::Text.answer(Some(json!({ "answer": "blue" }))), Some(json!("blue")));
-        assert_eq!(Form::Member.answer(None), None);
+        assert_eq!(AnswerPlace::Whole.answer(Some(json!({ "a": 1 }))), Some(json!({ "a": 1 })));
+        assert_eq!(AnswerPlace::Member.answer(Some(json!({ "answer": true }))), Some(json!(true)));
+        assert_eq!(AnswerPlace::Text.answer(Some(json!({ "answer": "{\"a\":1}" }))), Some(json!({ "a": 1 })));
+        assert_eq!(AnswerPlace::Text.answer(Some(json!({ "answer": "blue" }))), Some(json!("blue")));
+        assert_eq!(AnswerPlace::Member.answer(None), None);
     }
 
     #[test]
     fn calls_of_tools_of_the_client_and_allowed_actions_are_no_questions() {
-        assert!(OpenQuestion::of(RunId::new(), &json!({ "kind": "client_tool", "action_id": "r.1" })).is_none());
+        assert!(question(&json!({ "kind": "client_tool", "action_id": "r.1" })).is_none());
         let action = |policy: &str| json!({ "kind": "platform_action", "action_id": "r.1", "action": "a", "policy": policy });
-        assert!(OpenQuestion::of(RunId::new(), &action("allow")).is_none());
-        assert!(OpenQuestion::of(RunId::new(), &action("ask")).is_some());
+        assert!(question(&action("allow")).is_none());
+        assert!(question(&action("ask")).is_some());
     }
 }

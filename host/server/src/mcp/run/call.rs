@@ -1,14 +1,17 @@
 //! A call of a tool of a run: from the arguments of MCP to those of the gate, and from its answer to a result.
 
-use agent_host_protocol::{ApiError, ErrorCode, RunEvent, RunId, tool::ToolOutput};
-use agent_host_runs::{Answer, CallError, Calls, Host};
+use agent_host_protocol::{ApiError, ErrorCode, ResultKind, RunEvent, RunId, tool::ToolOutput};
+use agent_host_runs::{
+    Answer, CallError, Calls, Host,
+    facts::record::{self, MessageEnd, ToolCallProgress},
+};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{Stream, StreamExt, future, stream};
 use rmcp::model::{CallToolResult, ContentBlock, ErrorData, JsonObject, ResourceContents};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
-use super::catalog::HostFunction;
+use super::functions::HostFunction;
 use crate::mcp::{
     outcome::{self, artifact_uri},
     progress::Report,
@@ -63,19 +66,12 @@ pub(super) fn reports(host: &Host, run_id: RunId, after: u64, call_id: String) -
 }
 
 fn report(event: &RunEvent, call_id: &str) -> Option<Report> {
-    #[derive(Deserialize)]
-    struct Data {
-        tool_call_id: String,
-        progress: f64,
-        total: Option<f64>,
-        message: Option<String>,
-    }
-    if event.kind != "tool.call.progress" {
+    if ResultKind::from_name(&event.kind) != Some(ResultKind::ToolCallProgress) {
         return None;
     }
-    let data: Data = serde_json::from_str(event.data.get()).ok()?;
-    let Data { tool_call_id, progress, total, message } = data;
-    (tool_call_id == call_id).then_some(Report { progress, total, message })
+    let ToolCallProgress { tool_call_id, progress, total, message, .. } = record::read(event)?;
+    let total = total.and_then(|total| total.as_f64());
+    (tool_call_id == call_id).then_some(Report { progress: progress.as_f64()?, total, message })
 }
 
 /// Calls a function of the host, by the arguments of its tool.
@@ -169,25 +165,22 @@ async fn wait_agent(calls: &Calls, mut arguments: JsonObject) -> Result<CallTool
     let may_read = calls.grant().permissions.runs.contains(&agent_host_protocol::manifest::RunOperation::Events);
     if let Some(run_id) = ended.filter(|_| may_read) {
         let page = json!({ "run_id": run_id, "direction": "backward", "limit": LAST_EVENTS });
-        let page = function(calls, "runs.events-page", &page).await?;
-        let text = page.get("items").and_then(Value::as_array).and_then(|events| last_message(events));
+        let mut page = function(calls, "runs.events-page", &page).await?;
+        let text = match page.remove("items") {
+            Some(Value::Array(events)) => last_message(events),
+            _ => None,
+        };
         answer.insert("output".to_owned(), text.into());
     }
     Ok(outcome::of_function(answer))
 }
 
 /// The text of the last message among events of a run, in whichever order.
-fn last_message(events: &[Value]) -> Option<String> {
-    let messages = events.iter().filter(|event| event.get("type").is_some_and(|kind| kind == "message.completed"));
-    let last = messages.max_by_key(|event| event.get("sequence").and_then(Value::as_u64))?;
-    let content = last.get("data")?.get("message")?.get("content")?;
-    Some(match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            parts.iter().filter_map(|part| part.get("text").and_then(Value::as_str)).collect::<Vec<_>>().join("")
-        }
-        other => other.to_string(),
-    })
+fn last_message(events: Vec<Value>) -> Option<String> {
+    let events = events.into_iter().filter_map(|event| serde_json::from_value::<RunEvent>(event).ok());
+    let messages = events.filter(|event| ResultKind::from_name(&event.kind) == Some(ResultKind::MessageCompleted));
+    let last = messages.max_by_key(|event| event.sequence)?;
+    record::read::<MessageEnd>(&last).map(|end| end.message.text())
 }
 
 async fn artifact_create(calls: &Calls, arguments: JsonObject) -> Result<CallToolResult, CallError> {
@@ -285,12 +278,16 @@ mod tests {
 
     #[test]
     fn the_last_message_is_the_answer() {
-        let message = |sequence: u64, content: Value| json!({ "type": "message.completed", "sequence": sequence, "data": { "message": { "content": content } } });
-        let events =
-            [message(7, json!([{ "type": "text", "text": "la" }, { "type": "text", "text": "st" }])), message(3, json!("first"))];
-        assert_eq!(last_message(&events).as_deref(), Some("last"));
-        assert_eq!(last_message(&events[1..]).as_deref(), Some("first"));
-        assert_eq!(last_message(&[json!({ "type": "run.completed", "sequence": 9 })]), None);
+        let event = |kind: &str, sequence: u64, data: Value| json!({ "run_id": RunId::new(), "type": kind, "sequence": sequence, "timestamp": 1, "data": data });
+        let message = |sequence: u64, content: Value| {
+            let message = json!({ "role": "assistant", "content": content });
+            event("message.completed", sequence, json!({ "message_id": "m", "message": message }))
+        };
+        let last = message(7, json!([{ "type": "text", "text": "la" }, { "type": "text", "text": "st" }]));
+        let first = message(3, json!("first"));
+        assert_eq!(last_message(vec![last, first.clone()]).as_deref(), Some("last"));
+        assert_eq!(last_message(vec![first]).as_deref(), Some("first"));
+        assert_eq!(last_message(vec![event("run.completed", 9, json!({}))]), None);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The MCP endpoint of a run, for who holds the MCP token of its claim.
 //!
-//! The server shows what the run was granted and nothing else: tools ([`catalog`]), artifacts as resources and skills as
+//! The server shows what the run was granted and nothing else: tools ([`catalog`], [`functions`]), artifacts as resources and skills as
 //! prompts ([`library`]). Every use of them is a call that passes the gate of the run ([`call`]), so it is judged, limited,
 //! recorded and cancelled like a call of the executor. The sessions end with the claim.
 
 mod call;
 mod catalog;
+mod functions;
 mod library;
 
 use std::{sync::Arc, time::Duration};
@@ -27,7 +28,10 @@ use rmcp::{
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::catalog::{Catalog, HostFunction, Target};
+use self::{
+    catalog::{Catalog, Target},
+    functions::HostFunction,
+};
 use super::{
     endpoint::{Endpoint, Endpoints, SessionPlace},
     outcome,
@@ -127,7 +131,7 @@ impl RunServer {
     /// The refusal of a tool that is not in the list. It comes from the gate, so that the audit of the run has it.
     async fn unknown(&self, name: &str, call_id: &str, arguments: JsonObject) -> ErrorData {
         let calls = &self.shared.calls;
-        let refused = match HostFunction::ALL.into_iter().find(|function| function.name() == name) {
+        let refused = match HostFunction::from_name(name) {
             Some(function) => match call::host_function(calls, function, arguments).await {
                 Ok(result) => {
                     let refusal = result.structured_content.and_then(|content| content.get("error").cloned());
