@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use agent_host_ledger::{EntryWrite, check};
 use agent_host_protocol::{EventId, Principal, RunId, context::Conversation, event::Envelope, grant::ConversationKey};
-use agent_host_runs::{AcceptedEvent, AgentRun, BusyThread, Host, HostError, Idempotency};
+use agent_host_runs::{AcceptedEvent, AgentRun, Host, HostError, Idempotency};
 use agent_host_tests::{
     World,
     world::{PATIENCE, in_conversation},
@@ -53,18 +53,7 @@ fn key(thread: &str) -> ConversationKey {
 fn agent_run(agent: &str, thread: &str, text: &str, steps: Value) -> AgentRun {
     let mut envelope = in_conversation(thread, text);
     envelope.data = Map::from_iter([("steps".to_owned(), steps)]);
-    AgentRun {
-        binding_id: agent.to_owned(),
-        envelope,
-        client_tools: Vec::new(),
-        state: Map::new(),
-        history: Vec::new(),
-        streamed: false,
-        busy: BusyThread::Queue,
-        replaces: None,
-        branch: None,
-        metadata: Map::from_iter([("from".to_owned(), "a client".into())]),
-    }
+    AgentRun { metadata: Map::from_iter([("from".to_owned(), "a client".into())]), ..AgentRun::new(agent, envelope) }
 }
 
 fn no_entries(_: EventId, _: &[RunId]) -> Result<Vec<EntryWrite>, HostError> {

@@ -76,6 +76,25 @@ pub struct AgentRun {
     pub metadata: Map<String, Value>,
 }
 
+impl AgentRun {
+    /// A run for a message of a client that says nothing more; it waits for the runs of its thread.
+    #[must_use]
+    pub fn new(binding_id: impl Into<String>, envelope: Envelope) -> Self {
+        Self {
+            binding_id: binding_id.into(),
+            envelope,
+            client_tools: Vec::new(),
+            state: Map::new(),
+            history: Vec::new(),
+            streamed: false,
+            busy: BusyThread::Queue,
+            replaces: None,
+            branch: None,
+            metadata: Map::new(),
+        }
+    }
+}
+
 /// A branch of a thread: a message that a client asks again or has changed takes the place of what followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadBranch {

@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_config::BusyThread;
 use agent_host_protocol::{
     ApiError, ErrorCode, Principal, ResultKind, RunEvent, RunId, RunStatus,
     context::{Conversation, Delivery},
@@ -142,18 +141,7 @@ async fn start(
     // The host puts what it knows of an artifact in its place.
     let named = |id: String| ArtifactRef { artifact_id: id, media_type: String::new(), name: None, size: None, sha256: None };
     envelope.input.attachments = attachments.into_iter().map(named).collect();
-    let run = AgentRun {
-        binding_id: agent.id.clone(),
-        envelope,
-        client_tools: Vec::new(),
-        state: Map::new(),
-        history: Vec::new(),
-        streamed: false,
-        busy: BusyThread::Queue,
-        replaces: None,
-        branch: None,
-        metadata: Map::new(),
-    };
+    let run = AgentRun::new(&*agent.id, envelope);
     let accepted = host.begin_agent_run(run, None, &|_, _| Ok(Vec::new())).await.map_err(refusal)?;
     let run_id = accepted.runs.first().copied();
     let run_id = run_id.ok_or_else(|| ApiError::new(ErrorCode::RuntimeError, "the message was accepted without a run"))?;

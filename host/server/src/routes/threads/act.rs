@@ -211,18 +211,8 @@ async fn begin(app: &App, caller: &Caller, name: &ThreadName, turn: StartTurn) -
     if !metadata.is_empty() {
         kept.insert("client".to_owned(), Value::Object(metadata));
     }
-    let run = AgentRun {
-        binding_id: agent,
-        envelope,
-        client_tools: Vec::new(),
-        state: Map::new(),
-        history: Vec::new(),
-        streamed: false,
-        busy: if queue_if_busy { BusyThread::Queue } else { BusyThread::Reject },
-        replaces: None,
-        branch: None,
-        metadata: kept,
-    };
+    let busy = if queue_if_busy { BusyThread::Queue } else { BusyThread::Reject };
+    let run = AgentRun { busy, metadata: kept, ..AgentRun::new(agent, envelope) };
     let idempotency =
         entry.as_ref().map(|key| Idempotency { key: key.clone(), body_hash: Sha256::digest(body.as_bytes()).into() });
     let entries = |_: EventId, runs: &[RunId]| -> Result<Vec<EntryWrite>, HostError> {
