@@ -1,4 +1,4 @@
-//! Results that only an importer writes: types beside those of the contract, for what a recording of another framework says and
+//! Results that only an importer writes: types beside those of the contract, for what a capture of another framework says and
 //! no result of a runner can say.
 //!
 //! Threads show them as facts of source `import`. The host gives them no effect: nobody can answer an imported question.
@@ -33,7 +33,7 @@ pub struct ActionRequest {
     /// The tool call that waits for the answer: the question asks for permission to make the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// The question in one line; absent where the recording has no words for it.
+    /// The question in one line; absent where the capture has no words for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The value that the question shows.
@@ -55,7 +55,7 @@ crate::named_enum! {
         Deny = "deny",
         /// Withdrawn without an answer.
         Cancel = "cancel",
-        /// The recording goes on behind the question and does not say what was answered.
+        /// The capture goes on behind the question and does not say what was answered.
         Unknown = "unknown",
     }
 }
@@ -125,10 +125,10 @@ pub struct TaskEnd {
     pub error: Option<String>,
 }
 
-/// An event of a framework that has no place among the results. The raw line is in the artifact of the recording in any case.
+/// An event of a framework that has no place among the results. The raw line is in the artifact of the capture in any case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NativeEvent {
-    /// The form of the recording, such as `ai-sdk`.
+    /// The form of the capture, such as `ai-sdk`.
     pub form: String,
     /// Type of the event in its form; `unknown` where it has none.
     pub native_type: String,

@@ -124,7 +124,7 @@ impl LangGraph {
         let id = id.as_str();
         let is_end = task.get("result").is_some() || task.get("error").is_some();
         if !is_end {
-            // The task goes on with an answer that the recording does not have.
+            // The task goes on with an answer that the capture does not have.
             let answered: Vec<String> =
                 self.questions.iter().filter(|(_, of)| of.as_deref() == Some(id)).map(|(question, _)| question.clone()).collect();
             for question in answered {

@@ -1,4 +1,4 @@
-//! Native events of other agent frameworks, as results of our record: a pure function of the events of one recording, in order.
+//! Native events of other agent frameworks, as results of our record: a pure function of the events of one capture, in order.
 //!
 //! A [`Translator`] keeps what later events refer to: texts that are being said, open tool calls, open questions. Its state follows
 //! from the events alone, so the same events in other portions give the same results, and the raw events give the state back.
@@ -70,7 +70,7 @@ pub enum NativeEnd {
     },
 }
 
-/// Translates the events of one recording.
+/// Translates the events of one capture.
 #[derive(Debug, Clone)]
 pub struct Translator {
     form: Form,
@@ -87,7 +87,7 @@ enum State {
 }
 
 impl Translator {
-    /// Of a recording of which nothing has been read yet.
+    /// Of a capture of which nothing has been read yet.
     #[must_use]
     pub fn new(form: Form) -> Self {
         let state = match form {

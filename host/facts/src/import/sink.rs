@@ -188,7 +188,7 @@ impl Sink {
 
     /// The work goes to another agent.
     pub(super) fn handoff_requested(&mut self, handoff: &str) {
-        let reason = "the recording names the target when the handoff is done";
+        let reason = "the capture names the target when the handoff is done";
         self.results.push(RunResult::Other {
             kind: fact::HANDOFF_REQUESTED.to_owned(),
             data: json!({ "handoff_id": name(handoff), "target": "unknown", "reason": reason }),

@@ -1,4 +1,4 @@
-//! Events of each form, and their results. Recordings of the real packages are translated in the tests of the whole host.
+//! Events of each form, and their results. Captures of the real packages are translated in the tests of the whole host.
 
 use agent_host_protocol::RunResult;
 use serde_json::{Value, json};

@@ -18,7 +18,7 @@ pub(super) enum Source {
     Host,
     /// The runner, or the executor that holds the run: a claim.
     Runner,
-    /// A recording of another framework: a claim of that recording, also about what only its runtime can know.
+    /// A capture of another framework: a claim of that capture, also about what only its runtime can know.
     Import,
 }
 
@@ -175,7 +175,7 @@ impl Out {
         }
         let source = match (source, self.source) {
             (Some(Source::Host), _) => Source::Host,
-            // A recording speaks for its runner and for its runtime.
+            // A capture speaks for its runner and for its runtime.
             (_, Source::Import) => Source::Import,
             // What only the host knows, it says itself, whatever event of a runner it follows from.
             _ if is_of_host(kind.as_str()) => Source::Host,

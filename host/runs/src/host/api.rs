@@ -413,11 +413,11 @@ impl Host {
         self.0.cell.runs.append_native(run_id, token, form, first, text).await
     }
 
-    /// Imports a recording of another framework. Its run is durable when this function returns, and ends by itself; the same
-    /// recording has the same run.
+    /// Imports a capture of another framework. Its run is durable when this function returns, and ends by itself; the same
+    /// capture has the same run.
     ///
     /// # Errors
-    /// Fails if the recording cannot be read, or cannot be accepted now. Nothing is written then.
+    /// Fails if the capture cannot be read, or cannot be accepted now. Nothing is written then.
     pub async fn import(&self, new: NewImport) -> Result<ImportedRun, HostError> {
         self.0.cell.intake.import(new).await
     }

@@ -1,4 +1,4 @@
-//! Recordings of other frameworks become runs: the same recording is the same run.
+//! Captures of other frameworks become runs: the same capture is the same run.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::{
     record::HostError,
 };
 
-/// Time limit of an import: the largest recording takes some seconds.
+/// Time limit of an import: the largest capture takes some seconds.
 const DEADLINE_MS: u64 = 600_000;
 
-/// A recording that is to be imported.
+/// A capture that is to be imported.
 pub struct NewImport {
     /// The form of its events.
     pub form: Form,
@@ -36,18 +36,18 @@ pub struct NewImport {
     pub conversation: Option<Conversation>,
 }
 
-/// The run of a recording.
+/// The run of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImportedRun {
     /// The run.
     pub run_id: RunId,
-    /// True if the recording was imported before.
+    /// True if the capture was imported before.
     pub repeated: bool,
 }
 
 impl Intake {
-    /// Makes the run of a recording, unless it has one. The run is durable when this function returns, and writes what the
-    /// recording says by itself.
+    /// Makes the run of a capture, unless it has one. The run is durable when this function returns, and writes what the
+    /// capture says by itself.
     pub(crate) async fn import(&self, new: NewImport) -> Result<ImportedRun, HostError> {
         self.runs.check_running()?;
         let NewImport { form, content, name, conversation } = new;
@@ -56,7 +56,7 @@ impl Intake {
         let checked = tokio::task::spawn_blocking(move || {
             let blob = content.finish()?;
             let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
-            let reader = ledger.blob(&blob.sha256)?.ok_or_else(|| HostError::Internal("a recording is lost".to_owned()))?;
+            let reader = ledger.blob(&blob.sha256)?.ok_or_else(|| HostError::Internal("a capture is lost".to_owned()))?;
             check(&reader.read_at(0, size)?)?;
             Ok::<_, HostError>(blob)
         });
@@ -72,7 +72,7 @@ impl Intake {
         Ok(ImportedRun { run_id, repeated: false })
     }
 
-    /// The run of a recording that was imported before; `None` where there is none, or the host could not bring it to its end.
+    /// The run of a capture that was imported before; `None` where there is none, or the host could not bring it to its end.
     fn imported(&self, key: &str) -> Result<Option<Arc<Run>>, HostError> {
         let Some(entry) = self.ledger.entry(key)? else { return Ok(None) };
         let id: RunId = serde_json::from_str(entry.get()).map_err(|error| HostError::Internal(error.to_string()))?;
@@ -120,19 +120,19 @@ impl Intake {
             Ok(runs.first().map(|run| EntryWrite::put(key, run)).transpose()?.into_iter().collect())
         };
         let accepted = self.accept_with_plans(envelope, None, vec![plan], &entries).await?;
-        accepted.runs.first().copied().ok_or_else(|| HostError::Internal("a recording made no run".to_owned()))
+        accepted.runs.first().copied().ok_or_else(|| HostError::Internal("a capture made no run".to_owned()))
     }
 }
 
-/// Reads a recording as its run will.
+/// Reads a capture as its run will.
 fn check(content: &[u8]) -> Result<(), HostError> {
-    let text = std::str::from_utf8(content).map_err(|_| HostError::Invalid("the recording is not UTF-8 text".to_owned()))?;
+    let text = std::str::from_utf8(content).map_err(|_| HostError::Invalid("the capture is not UTF-8 text".to_owned()))?;
     let invalid = |error: import::NativeError| HostError::Invalid(error.to_string());
     let events = import::events(text, 1).map_err(invalid)?;
     (1..).zip(events).try_for_each(|(number, event)| import::lines::parse(event, number).map(drop)).map_err(invalid)
 }
 
-/// True if not the recording has ended the run: it may be imported again.
+/// True if not the capture has ended the run: it may be imported again.
 fn is_broken(run: &Run) -> bool {
     match run.status {
         RunStatus::Failed => {
@@ -144,7 +144,7 @@ fn is_broken(run: &Run) -> bool {
     }
 }
 
-/// The entry that names the run of a recording.
+/// The entry that names the run of a capture.
 fn entry_key(form: Form, sha256: &str, conversation: Option<&Conversation>) -> String {
     let place = serde_json::to_vec(&conversation).unwrap_or_default();
     let mut hash = Sha256::new();

@@ -1,4 +1,4 @@
-//! The intake: events, runs by name, schedules, signed requests, pipelines, forks, children and recordings of other frameworks
+//! The intake: events, runs by name, schedules, signed requests, pipelines, forks, children and captures of other frameworks
 //! become runs. Deliveries bring webhooks the results.
 
 pub(crate) mod accept;

@@ -1,4 +1,4 @@
-//! The runners of recordings of other frameworks. The host itself executes their runs, and nothing configures them.
+//! The runners of captures of other frameworks. The host itself executes their runs, and nothing configures them.
 
 use agent_host_facts::import::Form;
 use agent_host_protocol::{
@@ -12,12 +12,12 @@ use serde_json::Value;
 const AUTHOR: &str = "agent-host";
 const PLUGIN: &str = "import";
 
-/// The runner of recordings of this form: `plugin:agent-host/import/FORM`.
+/// The runner of captures of this form: `plugin:agent-host/import/FORM`.
 pub(crate) fn runner_of(form: Form) -> Option<RunnerId> {
     RunnerId::new(AUTHOR, PLUGIN, form.as_str()).ok()
 }
 
-/// The form of the recordings whose runs this runner has; `None` for another runner.
+/// The form of the captures whose runs this runner has; `None` for another runner.
 pub(crate) fn form_of(id: &RunnerId) -> Option<Form> {
     Form::ALL.iter().copied().find(|form| runner_of(*form).as_ref() == Some(id))
 }
@@ -31,7 +31,7 @@ pub(crate) fn manifest(id: &RunnerId) -> Option<RunnerManifest> {
         author: AUTHOR.to_owned(),
         plugin: id.plugin().to_owned(),
         version: Version::new(1, 0, 0),
-        label: LocalizedText::from_pairs([("en".to_owned(), format!("Recording ({})", form.as_str()))]),
+        label: LocalizedText::from_pairs([("en".to_owned(), format!("Import ({})", form.as_str()))]),
         description: None,
         capabilities: Capabilities::default(),
         permissions: Permissions::default(),
