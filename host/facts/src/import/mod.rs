@@ -24,28 +24,14 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-use agent_host_protocol::{RunResult, named_enum};
+use agent_host_protocol::RunResult;
+pub use agent_host_protocol::import::Form;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 pub use self::lines::{MAX_EVENT_BYTES, NativeError, events};
 use self::{ai_sdk::AiSdk, langgraph::LangGraph, mcp::Mcp, openai_agents::OpenAiAgents, sink::Sink};
-
-named_enum! {
-    /// The form of native events.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub enum Form {
-        /// Chunks of a UI message stream or parts of a full stream of the AI SDK.
-        AiSdk = "ai-sdk",
-        /// Stream events of the OpenAI Agents SDK, for Python or for JavaScript.
-        OpenAiAgents = "openai-agents",
-        /// Parts of a stream of LangGraph, for Python or for JavaScript.
-        LangGraph = "langgraph",
-        /// JSON-RPC messages of a session of the Model Context Protocol.
-        Mcp = "mcp",
-    }
-}
 
 /// The end of a run, as its native events say it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

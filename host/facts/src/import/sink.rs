@@ -214,8 +214,7 @@ impl Sink {
     pub(super) fn native(&mut self, native_type: &str, event: &Value) {
         let kept = small(event);
         let bytes = kept.is_none().then(|| json_len(event) as u64);
-        let form = self.form.as_str().to_owned();
-        self.other(NATIVE, &NativeEvent { form, native_type: name(native_type), event: kept, bytes });
+        self.other(NATIVE, &NativeEvent { form: self.form, native_type: name(native_type), event: kept, bytes });
     }
 
     fn other(&mut self, kind: &str, data: &impl Serialize) {

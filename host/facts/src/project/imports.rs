@@ -57,7 +57,7 @@ impl Imports {
                     Draft::new(FactType::RuntimeWarning)
                         .refers(RefKind::Raw, uri.as_str())
                         .with("code", "foreign_event")
-                        .with("resultType", line(&format!("{} {}", native.form, native.native_type)))
+                        .with("resultType", line(&format!("{} {}", native.form.as_str(), native.native_type)))
                         .with("rawRef", uri),
                 );
             }),

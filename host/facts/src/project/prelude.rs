@@ -1,6 +1,6 @@
 //! The facts of a turn that come before its record: those of its creation, its start and its terms.
 
-use agent_host_protocol::run::Execution;
+use agent_host_protocol::{import::Form, run::Execution};
 use serde_json::{Value, json};
 
 use super::{
@@ -12,9 +12,6 @@ use crate::{
     kind::FactType,
     safe::{line, redacted_text},
 };
-
-/// Begins the ids of the runners of captures of other frameworks.
-const OF_CAPTURES: &str = "plugin:agent-host/import/";
 
 /// Names in a list of a fact: the grant of the run has all of them.
 const MAX_NAMES: usize = 100;
@@ -81,7 +78,7 @@ fn begun(out: &mut Out, turn: &Turn) {
             .with("knowledge", names(grant.knowledge_bases.iter())),
     );
     // The host executes nothing of a capture, and it does not say what its framework allowed.
-    let is_capture = turn.runner_id.starts_with(OF_CAPTURES);
+    let is_capture = turn.execution == Execution::Host && Form::of_grant(grant).is_some();
     let evaluated = Draft::new(FactType::PermissionEvaluated).refers(RefKind::Raw, grant_ref.as_str());
     out.say(if is_capture {
         evaluated.with("decision", Value::Null).with("status", "unknown").with("reason", "the capture does not say it")

@@ -15,11 +15,7 @@ use agent_host_protocol::{
 use sha2::{Digest, Sha256};
 
 use super::{Intake, accept::RunPlan};
-use crate::{
-    lifecycle::native::NATIVE_LINES,
-    policy::{binding::Binding, imports},
-    record::HostError,
-};
+use crate::{lifecycle::native::NATIVE_LINES, policy::binding::Binding, record::HostError};
 
 /// Time limit of an import: the largest capture takes some seconds.
 const DEADLINE_MS: u64 = 600_000;
@@ -105,7 +101,7 @@ impl Intake {
             },
             source: "import".to_owned(),
         };
-        let runner = imports::runner_of(form).ok_or_else(|| HostError::Internal("an importer has no name".to_owned()))?;
+        let runner = form.runner().map_err(|error| HostError::Internal(error.to_string()))?;
         let mut binding = BindingConfig::for_runner(runner);
         binding.id = format!("import-{}", form.as_str());
         binding.deadline_ms = Some(DEADLINE_MS);

@@ -69,7 +69,7 @@ impl AppendedResults {
         }
         if let Some((_, event)) = stored.iter().rev().find(|(_, event)| event.kind == EVENTS) {
             let raw: Option<RawEvents> = serde_json::from_str(event.data.get()).ok();
-            self.form = raw.and_then(|raw| Form::from_name(&raw.form));
+            self.form = raw.map(|raw| raw.form);
             return Ok(());
         }
         // Without a gap up to the last one: what lies before a gap cannot be numbered by its place.

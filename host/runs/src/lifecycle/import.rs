@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use agent_host_facts::import::{self, Form, NativeEnd, Translator};
 use agent_host_protocol::{
-    ApiError, Grant, Run,
+    ApiError, Run,
     run::{RunCompletion, RunFailure, Terminal},
 };
 use agent_host_sandbox::Batch;
@@ -17,7 +17,6 @@ use super::{
 use crate::{
     calls::RunCalls,
     execution::Resumption,
-    policy::imports,
     record::{
         HostError,
         terminal::{host_restarted, timed_out},
@@ -32,11 +31,6 @@ const RECORDED_FAILURE: &str = "import.failed";
 const UNREADABLE: &str = "import.unreadable";
 /// The reason of an end that the capture does not say.
 const UNKNOWN: &str = "unknown";
-
-/// The form of the capture that a run with this grant imports; `None` for another run.
-pub(super) fn form_of(grant: &Grant) -> Option<Form> {
-    imports::form_of(&grant.runner_id).filter(|_| grant.component.is_empty())
-}
 
 /// The import of a capture.
 pub(crate) struct ImportBody {

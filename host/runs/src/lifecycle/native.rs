@@ -208,7 +208,7 @@ impl RawParts<'_> {
         let count = events.len() as u64;
         let name = format!("{}.{first}-{}.jsonl", form.as_str(), first + count - 1);
         let artifact_id = artifacts.keep(lines.into_bytes(), NATIVE_LINES, Some(name), IMPORT).await?.artifact_id;
-        let raw = RawEvents { form: form.as_str().to_owned(), first: *first, count, artifact_id };
+        let raw = RawEvents { form: *form, first: *first, count, artifact_id };
         let data = serde_json::to_value(raw).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
         as_sent(&RunResult::Other { kind: EVENTS.to_owned(), data })
     }

@@ -22,19 +22,6 @@ use crate::{
 /// Media types of native events.
 const NATIVE: [&str; 2] = ["application/x-ndjson", "application/json"];
 
-/// The form of native events, as the description has it.
-#[derive(utoipa::ToSchema)]
-#[schema(rename_all = "kebab-case")]
-#[expect(dead_code, reason = "the schema of a parameter that is read by hand")]
-pub(crate) enum NativeForm {
-    AiSdk,
-    #[schema(rename = "openai-agents")]
-    OpenAiAgents,
-    #[schema(rename = "langgraph")]
-    LangGraph,
-    Mcp,
-}
-
 /// Native events, one JSON value a line, or one array.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "the schema of a body that is read as text")]
@@ -67,7 +54,7 @@ refusals!(ImportRefusals = [JSON, WRITE] + [QueueFull]);
 /// `limits.http_wait_ms`.
 #[utoipa::path(post, path = "/api/v1/imports", tag = "runs", security(("bearer" = ["runs:execute"])),
     params(
-        ("form" = inline(NativeForm), Query, description = "The form of the events."),
+        ("form" = inline(Form), Query, description = "The form of the events."),
         ("name" = Option<String>, Query, description = "A name of the capture, to show."),
         ("conversation_id" = Option<String>, Query, description = "The run is a turn of this conversation. Without it, it is a thread of its own.", max_length = 256),
         ("thread_id" = Option<String>, Query, description = "The thread in that conversation.", max_length = 256),
