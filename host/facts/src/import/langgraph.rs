@@ -12,6 +12,7 @@ use agent_host_protocol::{
     message::{ContentPart, ToolCall},
 };
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     native::{count, error_text, list, name, text},
@@ -26,10 +27,10 @@ const MAX_OPEN: usize = 4_096;
 /// The messages, questions and tasks so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LangGraph {
-    /// The messages that are done.
-    done: BTreeSet<String>,
+    /// The messages that are done, by a digest of their keys.
+    done: BTreeSet<u64>,
     /// The same, in order.
-    order: VecDeque<String>,
+    order: VecDeque<u64>,
     /// Usage of messages that are being said, by the message.
     usage: BTreeMap<String, Usage>,
     /// Open questions: the task of each.
@@ -259,10 +260,11 @@ impl LangGraph {
 
     /// Marks a message as done; false if it was done before.
     fn finish(&mut self, key: &str) -> bool {
-        if !self.done.insert(key.to_owned()) {
+        let digest = xxh3_64(key.as_bytes());
+        if !self.done.insert(digest) {
             return false;
         }
-        self.order.push_back(key.to_owned());
+        self.order.push_back(digest);
         if self.order.len() > MAX_MESSAGES
             && let Some(oldest) = self.order.pop_front()
         {
@@ -329,17 +331,9 @@ impl<'a> LangMessage<'a> {
     fn key(&self) -> String {
         match text(self.fields, "id") {
             Some(id) => name(id),
-            None => name(&format!("{:016x}", digest(self.fields))),
+            None => format!("{:016x}", xxh3_64(self.fields.to_string().as_bytes())),
         }
     }
-}
-
-/// A number for a value: messages without an id are told apart by it.
-fn digest(value: &Value) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    value.to_string().hash(&mut hasher);
-    hasher.finish()
 }
 
 /// A part of the content of a message.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_host_config::BindingConfig;
+use agent_host_config::{BindingConfig, QueuePolicy};
 use agent_host_facts::import::{self, Form};
 use agent_host_ledger::{ArtifactRecord, ArtifactScope, Blob, BlobWriter, EntryWrite, new_artifact_id};
 use agent_host_protocol::{
@@ -19,6 +19,10 @@ use crate::{lifecycle::native::NATIVE_LINES, policy::binding::Binding, record::H
 
 /// Time limit of an import: the largest capture takes some seconds.
 const DEADLINE_MS: u64 = 600_000;
+/// Captures of one form that are imported at one time. Each is in memory, up to `limits.upload_bytes`.
+const IMPORTED_AT_ONCE: u32 = 2;
+/// Captures that are checked at one time, likewise.
+pub(super) const CHECKED_AT_ONCE: usize = 2;
 
 /// A capture that is to be imported.
 pub struct NewImport {
@@ -48,8 +52,10 @@ impl Intake {
         self.runs.check_running()?;
         let NewImport { form, content, name, conversation } = new;
         let ledger = self.ledger.clone();
-        // Refused before anything is written of it.
+        let permit = Arc::clone(&self.checking).acquire_owned().await.map_err(|error| HostError::Internal(error.to_string()))?;
+        // Refused before anything is written of it. The check continues where its client has left, so it owns the permit.
         let checked = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
             let blob = content.finish()?;
             let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
             let reader = ledger.blob(&blob.sha256)?.ok_or_else(|| HostError::Internal("a capture is lost".to_owned()))?;
@@ -105,6 +111,7 @@ impl Intake {
         let mut binding = BindingConfig::for_runner(runner);
         binding.id = format!("import-{}", form.as_str());
         binding.deadline_ms = Some(DEADLINE_MS);
+        binding.queue = Some(QueuePolicy { concurrency: Some(IMPORTED_AT_ONCE), ..QueuePolicy::default() });
         let plan = RunPlan { ad_hoc: true, ..RunPlan::of(Arc::new(Binding::new(binding).map_err(HostError::InvalidConfig)?)) };
         let mut envelope = Envelope::message("", "api");
         envelope.event_type = format!("import.{}", form.as_str());
@@ -128,7 +135,7 @@ fn check(content: &[u8]) -> Result<(), HostError> {
     (1..).zip(events).try_for_each(|(number, event)| import::lines::parse(event, number).map(drop)).map_err(invalid)
 }
 
-/// True if not the capture has ended the run: it may be imported again.
+/// True if the end of the run is not the end that the capture says: the capture may be imported again.
 fn is_broken(run: &Run) -> bool {
     match run.status {
         RunStatus::Failed => {

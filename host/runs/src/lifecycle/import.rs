@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use agent_host_facts::import::{self, Form, NativeEnd, Translator};
 use agent_host_protocol::{
-    ApiError, Run,
+    ApiError, ErrorCode, FailureCode, Run,
     run::{RunCompletion, RunFailure, Terminal},
 };
 use agent_host_sandbox::Batch;
@@ -12,6 +12,7 @@ use agent_host_sandbox::Batch;
 use super::{
     body::{AssembledContext, Body, Exit, Ready, RunningExecution},
     native,
+    queue::admission::Admission,
     task::{RunOutcome, RunTask},
 };
 use crate::{
@@ -37,11 +38,13 @@ pub(crate) struct ImportBody {
     form: Form,
     calls: Option<Box<RunCalls>>,
     running: Option<RunningExecution>,
+    /// Held as long as the run counts as executed.
+    admission: Option<Admission>,
 }
 
 impl ImportBody {
     pub(crate) const fn new(form: Form) -> Self {
-        Self { form, calls: None, running: None }
+        Self { form, calls: None, running: None, admission: None }
     }
 }
 
@@ -51,6 +54,10 @@ impl Body for ImportBody {
     }
 
     async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
+        self.admission = match task.unless_interrupted(task.admission()).await {
+            Ok(admission) => Some(admission?),
+            Err(interruption) => return Ok(Ready::Interrupted(interruption)),
+        };
         if let Some(failure) = &task.run.terms.refusal {
             return Ok(Ready::Ends(Terminal::Failed(failure.clone())));
         }
@@ -103,7 +110,14 @@ async fn write_all(form: Form, mut calls: RunCalls) -> Terminal {
     match write(form, &mut calls).await {
         Ok(Ok(end)) => terminal(end),
         Ok(Err(message)) => unreadable(message),
-        Err(error) => unreadable(format!("the capture could not be imported: {}", error.message)),
+        Err(error) => {
+            let message = format!("the capture could not be imported: {}", error.message);
+            match error.code {
+                // The same capture meets the same limit again.
+                ErrorCode::PayloadTooLarge => unreadable(message),
+                _ => Terminal::Failed(RunFailure::host(FailureCode::HostError, message)),
+            }
+        }
     }
 }
 
@@ -130,6 +144,8 @@ async fn write(form: Form, calls: &mut RunCalls) -> Result<Result<Option<NativeE
             Ok(event) => sent.extend(native::written(&artifacts, &limits, translator.push(&event)).await?),
             Err(error) => return Ok(Err(error.to_string())),
         }
+        // Events without results wait for nothing else: a cancel, the deadline and other tasks come in here.
+        tokio::task::consume_budget().await;
         if sent.len() >= BATCH_RESULTS || !sent.is_empty() && number == last as u64 {
             calls.emit_imported(Batch::sent(std::mem::take(&mut sent)), Vec::new(), &[]).await?;
         }
