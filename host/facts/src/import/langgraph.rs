@@ -15,8 +15,8 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    native::{count, error_text, list, name, text},
-    sink::{Sink, json_part},
+    native::{count, error_text, list, name, text, text_of},
+    sink::{Sink, Usage, json_part},
 };
 
 /// Messages whose ids are known. The oldest are forgotten: a state shows them no more once its history was cut.
@@ -41,26 +41,22 @@ pub(super) struct LangGraph {
     has_state: bool,
 }
 
-/// Tokens of a message.
-#[derive(Debug, Clone, Copy)]
-struct Usage {
-    input: Option<u64>,
-    output: Option<u64>,
-    cached: Option<u64>,
-    reasoning: Option<u64>,
+/// Tokens of a message, and its model.
+fn usage_of(fields: &Value) -> Option<Usage> {
+    let usage = fields.get("usage_metadata").filter(|usage| usage.is_object())?;
+    let details = |side: &str, what: &str| usage.get(side).and_then(|details| count(details, &[what]));
+    Some(Usage {
+        model: model_of(fields),
+        input: count(usage, &["input_tokens"]),
+        output: count(usage, &["output_tokens"]),
+        cached_input: details("input_token_details", "cache_read"),
+        reasoning: details("output_token_details", "reasoning"),
+    })
 }
 
-impl Usage {
-    fn of(fields: &Value) -> Option<Self> {
-        let usage = fields.get("usage_metadata").filter(|usage| usage.is_object())?;
-        let details = |side: &str, what: &str| usage.get(side).and_then(|details| count(details, &[what]));
-        Some(Self {
-            input: count(usage, &["input_tokens"]),
-            output: count(usage, &["output_tokens"]),
-            cached: details("input_token_details", "cache_read"),
-            reasoning: details("output_token_details", "reasoning"),
-        })
-    }
+/// The name of the model that has said a message.
+fn model_of(fields: &Value) -> Option<String> {
+    text_of(fields.get("response_metadata")?, &["model_name", "model"]).map(name)
 }
 
 /// A message of LangChain, in either form.
@@ -201,7 +197,7 @@ impl LangGraph {
             Kind::Input => {}
             // Only the mode `messages` has pieces: elsewhere JavaScript names whole messages like them.
             Kind::Piece if in_pieces => {
-                if let Some(usage) = Usage::of(fields)
+                if let Some(usage) = usage_of(fields)
                     && self.usage.len() < MAX_OPEN
                 {
                     self.usage.insert(key.clone(), usage);
@@ -227,8 +223,9 @@ impl LangGraph {
                 let calls = list(fields, "tool_calls");
                 let asked: Vec<ToolCall> = calls.iter().filter_map(call_of).collect();
                 sink.complete_with(&key, words, asked.clone());
-                if let Some(Usage { input, output, cached, reasoning }) = self.usage.remove(&key).or_else(|| Usage::of(fields)) {
-                    sink.usage(input, output, cached, reasoning);
+                if let Some(usage) = self.usage.remove(&key).or_else(|| usage_of(fields)) {
+                    let model = usage.model.or_else(|| model_of(fields));
+                    sink.usage(Usage { model, ..usage });
                 }
                 for call in asked {
                     sink.tool_started(&call.call_id, &call.tool_name, call.parameters);

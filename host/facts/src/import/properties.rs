@@ -32,7 +32,7 @@ fn templates(form: Form) -> Vec<Value> {
             json!({ "type": "tool-output-available", "toolCallId": "a", "output": { "ok": 1 } }),
             json!({ "type": "tool-output-error", "toolCallId": "a", "errorText": "e" }),
             json!({ "type": "tool-output-denied", "toolCallId": "a" }),
-            json!({ "type": "finish-step", "usage": { "inputTokens": 1, "outputTokens": 2 } }),
+            json!({ "type": "finish-step", "usage": { "inputTokens": 1, "outputTokens": 2 }, "response": { "modelId": "m" } }),
             json!({ "type": "data-weather", "data": 1 }),
             json!({ "type": "error", "errorText": "e" }),
             json!({ "type": "abort" }),
