@@ -15,7 +15,8 @@ pub const HANDOFF_REQUESTED: &str = "fact.handoff.requested";
 pub const HANDOFF_COMPLETED: &str = "fact.handoff.completed";
 /// A part of the history was replaced by a summary: perhaps `items` and `summary`.
 pub const CONTEXT_COMPACTED: &str = "fact.context.compacted";
-/// Use of a model that the host does not see: `input` and `output`, and perhaps `cached_input` and `reasoning`, in tokens.
+/// Use of a model that the host does not see: `input` and `output`, and perhaps `cached_input` and `reasoning`, in
+/// tokens; perhaps `model`, its name.
 pub const USAGE: &str = "fact.usage";
 /// The runner tries something again: perhaps `reason` and `delay_ms`.
 pub const RETRY: &str = "fact.retry";

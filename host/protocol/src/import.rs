@@ -1,10 +1,60 @@
-//! Results that only an importer writes: types beside those of the contract, for what a recording of another framework says and
+//! Results that only an importer writes: types beside those of the contract, for what a capture of another framework says and
 //! no result of a runner can say.
 //!
 //! Threads show them as facts of source `import`. The host gives them no effect: nobody can answer an imported question.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::{
+    grant::Grant,
+    id::{IdError, RunnerId},
+};
+
+/// Beginning of the ids of the runners of captures. The host itself executes their runs, and nothing configures them.
+const RUNNERS: &str = "plugin:agent-host/import/";
+
+crate::named_enum! {
+    /// The form of native events.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Form {
+        /// Chunks of a UI message stream or parts of a full stream of the AI SDK.
+        AiSdk = "ai-sdk",
+        /// Stream events of the OpenAI Agents SDK, for Python or for JavaScript.
+        #[serde(rename = "openai-agents")]
+        OpenAiAgents = "openai-agents",
+        /// Parts of a stream of LangGraph, for Python or for JavaScript.
+        #[serde(rename = "langgraph")]
+        LangGraph = "langgraph",
+        /// JSON-RPC messages of a session of the Model Context Protocol.
+        Mcp = "mcp",
+    }
+}
+
+impl Form {
+    /// The runner of captures of this form: `plugin:agent-host/import/FORM`.
+    ///
+    /// # Errors
+    /// None: the name of each form is a part of an id.
+    pub fn runner(self) -> Result<RunnerId, IdError> {
+        format!("{RUNNERS}{}", self.as_str()).parse()
+    }
+
+    /// The form of the captures whose runs this runner has; `None` for another runner.
+    #[must_use]
+    pub fn of_runner(id: &RunnerId) -> Option<Self> {
+        Self::from_name(id.as_str().strip_prefix(RUNNERS)?)
+    }
+
+    /// The form of the capture that a run with this grant imports; `None` for another run, also for one of a plugin that has taken
+    /// the name of such a runner.
+    #[must_use]
+    pub fn of_grant(grant: &Grant) -> Option<Self> {
+        Self::of_runner(&grant.runner_id).filter(|_| grant.component.is_empty())
+    }
+}
 
 /// The framework asked a person: [`ActionRequest`].
 pub const ACTION_REQUESTED: &str = "import.action.requested";
@@ -33,7 +83,7 @@ pub struct ActionRequest {
     /// The tool call that waits for the answer: the question asks for permission to make the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// The question in one line; absent where the recording has no words for it.
+    /// The question in one line; absent where the capture has no words for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The value that the question shows.
@@ -55,7 +105,7 @@ crate::named_enum! {
         Deny = "deny",
         /// Withdrawn without an answer.
         Cancel = "cancel",
-        /// The recording goes on behind the question and does not say what was answered.
+        /// The capture goes on behind the question and does not say what was answered.
         Unknown = "unknown",
     }
 }
@@ -125,11 +175,11 @@ pub struct TaskEnd {
     pub error: Option<String>,
 }
 
-/// An event of a framework that has no place among the results. The raw line is in the artifact of the recording in any case.
+/// An event of a framework that has no place among the results. The raw line is in the artifact of the capture in any case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NativeEvent {
-    /// The form of the recording, such as `ai-sdk`.
-    pub form: String,
+    /// The form of the event.
+    pub form: Form,
     /// Type of the event in its form; `unknown` where it has none.
     pub native_type: String,
     /// The event, where it is small and not deep.
@@ -143,12 +193,27 @@ pub struct NativeEvent {
 /// Native events that were appended together. What the translation of later ones needs to know follows from them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RawEvents {
-    /// Their form, such as `ai-sdk`.
-    pub form: String,
+    /// Their form.
+    pub form: Form,
     /// Number of the first, counted from 1 in the claim.
     pub first: u64,
     /// Their number.
     pub count: u64,
     /// The artifact that has them, one a line.
     pub artifact_id: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_has_a_name_and_a_runner() {
+        for form in Form::ALL {
+            assert_eq!(serde_json::to_value(form).unwrap(), form.as_str());
+            assert_eq!(Form::of_runner(&form.runner().unwrap()), Some(*form));
+        }
+        assert_eq!(Form::of_runner(&"plugin:agent-host/import/of-tomorrow".parse().unwrap()), None);
+        assert_eq!(Form::of_runner(&"plugin:acme/import/mcp".parse().unwrap()), None);
+    }
 }

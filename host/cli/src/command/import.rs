@@ -22,10 +22,10 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Pause before a server is asked again whether the run has ended.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Import a recording of another agent framework
+/// Import a capture of another agent framework
 ///
-/// The native events of the recording become the results of a run in the one log, and the recording is kept as its artifact.
-/// The same recording again is the same run, and adds nothing. Needs no server; where one holds the ledger, it is asked.
+/// The native events of the capture become the results of a run in the one log, and the capture is kept as its artifact.
+/// The same capture again is the same run, and adds nothing. Needs no server; where one holds the ledger, it is asked.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Forms:\n  \
     ai-sdk         chunks of a UI message stream or parts of fullStream (npm `ai`)\n  \
@@ -42,7 +42,7 @@ pub(crate) struct Import {
     /// The form of its events: `ai-sdk`, `openai-agents`, `langgraph` or `mcp`
     #[arg(long, value_name = "FORM", value_parser = form)]
     from: Form,
-    /// The recording: one JSON value a line, one JSON array, or server-sent events
+    /// The capture: one JSON value a line, one JSON array, or server-sent events
     file: PathBuf,
     /// The conversation that the run is a turn of; without it, the run is a thread of its own
     #[arg(long, value_name = "ID")]
@@ -92,7 +92,7 @@ impl Import {
         let size = fs::metadata(&self.file).with_context(cannot_read)?.len();
         if size > limit {
             let message = format!(
-                "{} has {size} bytes; a recording has at most {limit} ([limits] upload_bytes in agent-host.toml)",
+                "{} has {size} bytes; a capture has at most {limit} ([limits] upload_bytes in agent-host.toml)",
                 self.file.display()
             );
             return Err(Failure::new("payload_too_large", message).into());
@@ -100,7 +100,7 @@ impl Import {
         fs::read(&self.file).with_context(cannot_read)
     }
 
-    /// Has a server import the recording.
+    /// Has a server import the capture.
     async fn send(&self, client: &Client, content: Vec<u8>) -> anyhow::Result<Run> {
         let query = [
             ("form", Some(self.from.as_str().to_owned())),
@@ -116,7 +116,7 @@ impl Import {
         Ok(run)
     }
 
-    /// Imports the recording into the ledger of this process.
+    /// Imports the capture into the ledger of this process.
     async fn write(&self, host: &Host, content: Vec<u8>) -> anyhow::Result<Run> {
         let mut envelope = Envelope::message("", "api");
         if self.conversation.is_some() || self.workspace.is_some() {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     NativeEnd,
     native::{count, error_text, name, text, text_of},
-    sink::{Sink, content},
+    sink::{Sink, Usage, content},
 };
 
 /// Calls that are open at one time.
@@ -74,9 +74,14 @@ impl AiSdk {
             }
             ("finish-step", _) => {
                 if let Some(usage) = event.get("usage") {
-                    let cached = usage.get("inputTokenDetails").and_then(|details| count(details, &["cacheReadTokens"]));
-                    let reasoning = usage.get("outputTokenDetails").and_then(|details| count(details, &["reasoningTokens"]));
-                    sink.usage(count(usage, &["inputTokens"]), count(usage, &["outputTokens"]), cached, reasoning);
+                    let details = |side: &str, what: &str| usage.get(side).and_then(|details| count(details, &[what]));
+                    sink.usage(Usage {
+                        model: event.get("response").and_then(|response| text(response, "modelId")).map(name),
+                        input: count(usage, &["inputTokens"]),
+                        output: count(usage, &["outputTokens"]),
+                        cached_input: details("inputTokenDetails", "cacheReadTokens"),
+                        reasoning: details("outputTokenDetails", "reasoningTokens"),
+                    });
                 }
             }
             // The stream goes on to its end after an error.

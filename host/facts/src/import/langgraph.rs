@@ -12,10 +12,11 @@ use agent_host_protocol::{
     message::{ContentPart, ToolCall},
 };
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    native::{count, error_text, list, name, text},
-    sink::{Sink, json_part},
+    native::{count, error_text, list, name, text, text_of},
+    sink::{Sink, Usage, json_part},
 };
 
 /// Messages whose ids are known. The oldest are forgotten: a state shows them no more once its history was cut.
@@ -26,10 +27,10 @@ const MAX_OPEN: usize = 4_096;
 /// The messages, questions and tasks so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LangGraph {
-    /// The messages that are done.
-    done: BTreeSet<String>,
+    /// The messages that are done, by a digest of their keys.
+    done: BTreeSet<u64>,
     /// The same, in order.
-    order: VecDeque<String>,
+    order: VecDeque<u64>,
     /// Usage of messages that are being said, by the message.
     usage: BTreeMap<String, Usage>,
     /// Open questions: the task of each.
@@ -40,26 +41,22 @@ pub(super) struct LangGraph {
     has_state: bool,
 }
 
-/// Tokens of a message.
-#[derive(Debug, Clone, Copy)]
-struct Usage {
-    input: Option<u64>,
-    output: Option<u64>,
-    cached: Option<u64>,
-    reasoning: Option<u64>,
+/// Tokens of a message, and its model.
+fn usage_of(fields: &Value) -> Option<Usage> {
+    let usage = fields.get("usage_metadata").filter(|usage| usage.is_object())?;
+    let details = |side: &str, what: &str| usage.get(side).and_then(|details| count(details, &[what]));
+    Some(Usage {
+        model: model_of(fields),
+        input: count(usage, &["input_tokens"]),
+        output: count(usage, &["output_tokens"]),
+        cached_input: details("input_token_details", "cache_read"),
+        reasoning: details("output_token_details", "reasoning"),
+    })
 }
 
-impl Usage {
-    fn of(fields: &Value) -> Option<Self> {
-        let usage = fields.get("usage_metadata").filter(|usage| usage.is_object())?;
-        let details = |side: &str, what: &str| usage.get(side).and_then(|details| count(details, &[what]));
-        Some(Self {
-            input: count(usage, &["input_tokens"]),
-            output: count(usage, &["output_tokens"]),
-            cached: details("input_token_details", "cache_read"),
-            reasoning: details("output_token_details", "reasoning"),
-        })
-    }
+/// The name of the model that has said a message.
+fn model_of(fields: &Value) -> Option<String> {
+    text_of(fields.get("response_metadata")?, &["model_name", "model"]).map(name)
 }
 
 /// A message of LangChain, in either form.
@@ -124,7 +121,7 @@ impl LangGraph {
         let id = id.as_str();
         let is_end = task.get("result").is_some() || task.get("error").is_some();
         if !is_end {
-            // The task goes on with an answer that the recording does not have.
+            // The task goes on with an answer that the capture does not have.
             let answered: Vec<String> =
                 self.questions.iter().filter(|(_, of)| of.as_deref() == Some(id)).map(|(question, _)| question.clone()).collect();
             for question in answered {
@@ -200,7 +197,7 @@ impl LangGraph {
             Kind::Input => {}
             // Only the mode `messages` has pieces: elsewhere JavaScript names whole messages like them.
             Kind::Piece if in_pieces => {
-                if let Some(usage) = Usage::of(fields)
+                if let Some(usage) = usage_of(fields)
                     && self.usage.len() < MAX_OPEN
                 {
                     self.usage.insert(key.clone(), usage);
@@ -226,8 +223,9 @@ impl LangGraph {
                 let calls = list(fields, "tool_calls");
                 let asked: Vec<ToolCall> = calls.iter().filter_map(call_of).collect();
                 sink.complete_with(&key, words, asked.clone());
-                if let Some(Usage { input, output, cached, reasoning }) = self.usage.remove(&key).or_else(|| Usage::of(fields)) {
-                    sink.usage(input, output, cached, reasoning);
+                if let Some(usage) = self.usage.remove(&key).or_else(|| usage_of(fields)) {
+                    let model = usage.model.or_else(|| model_of(fields));
+                    sink.usage(Usage { model, ..usage });
                 }
                 for call in asked {
                     sink.tool_started(&call.call_id, &call.tool_name, call.parameters);
@@ -259,10 +257,11 @@ impl LangGraph {
 
     /// Marks a message as done; false if it was done before.
     fn finish(&mut self, key: &str) -> bool {
-        if !self.done.insert(key.to_owned()) {
+        let digest = xxh3_64(key.as_bytes());
+        if !self.done.insert(digest) {
             return false;
         }
-        self.order.push_back(key.to_owned());
+        self.order.push_back(digest);
         if self.order.len() > MAX_MESSAGES
             && let Some(oldest) = self.order.pop_front()
         {
@@ -329,17 +328,9 @@ impl<'a> LangMessage<'a> {
     fn key(&self) -> String {
         match text(self.fields, "id") {
             Some(id) => name(id),
-            None => name(&format!("{:016x}", digest(self.fields))),
+            None => format!("{:016x}", xxh3_64(self.fields.to_string().as_bytes())),
         }
     }
-}
-
-/// A number for a value: messages without an id are told apart by it.
-fn digest(value: &Value) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    value.to_string().hash(&mut hasher);
-    hasher.finish()
 }
 
 /// A part of the content of a message.

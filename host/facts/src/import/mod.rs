@@ -1,4 +1,4 @@
-//! Native events of other agent frameworks, as results of our record: a pure function of the events of one recording, in order.
+//! Native events of other agent frameworks, as results of our record: a pure function of the events of one capture, in order.
 //!
 //! A [`Translator`] keeps what later events refer to: texts that are being said, open tool calls, open questions. Its state follows
 //! from the events alone, so the same events in other portions give the same results, and the raw events give the state back.
@@ -24,28 +24,14 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-use agent_host_protocol::{RunResult, named_enum};
+use agent_host_protocol::RunResult;
+pub use agent_host_protocol::import::Form;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 pub use self::lines::{MAX_EVENT_BYTES, NativeError, events};
 use self::{ai_sdk::AiSdk, langgraph::LangGraph, mcp::Mcp, openai_agents::OpenAiAgents, sink::Sink};
-
-named_enum! {
-    /// The form of native events.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub enum Form {
-        /// Chunks of a UI message stream or parts of a full stream of the AI SDK.
-        AiSdk = "ai-sdk",
-        /// Stream events of the OpenAI Agents SDK, for Python or for JavaScript.
-        OpenAiAgents = "openai-agents",
-        /// Parts of a stream of LangGraph, for Python or for JavaScript.
-        LangGraph = "langgraph",
-        /// JSON-RPC messages of a session of the Model Context Protocol.
-        Mcp = "mcp",
-    }
-}
 
 /// The end of a run, as its native events say it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -70,7 +56,7 @@ pub enum NativeEnd {
     },
 }
 
-/// Translates the events of one recording.
+/// Translates the events of one capture.
 #[derive(Debug, Clone)]
 pub struct Translator {
     form: Form,
@@ -87,7 +73,7 @@ enum State {
 }
 
 impl Translator {
-    /// Of a recording of which nothing has been read yet.
+    /// Of a capture of which nothing has been read yet.
     #[must_use]
     pub fn new(form: Form) -> Self {
         let state = match form {

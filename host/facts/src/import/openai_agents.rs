@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{
     NativeEnd,
     native::{count, error_text, list, name, text, text_of},
-    sink::{Sink, content},
+    sink::{Sink, Usage, content},
 };
 
 /// Calls and questions that are open at one time.
@@ -69,11 +69,17 @@ impl OpenAiAgents {
                 remember(&mut self.completed, id, false);
             }
             "response_done" | "response.completed" | "response.incomplete" => {
-                if let Some(usage) = data.get("response").and_then(|response| response.get("usage")) {
-                    let cached = usage.get("input_tokens_details").and_then(|details| count(details, &["cached_tokens"]));
-                    let reasoning = usage.get("output_tokens_details").and_then(|details| count(details, &["reasoning_tokens"]));
-                    let (input, output) = (["input_tokens", "inputTokens"], ["output_tokens", "outputTokens"]);
-                    sink.usage(count(usage, &input), count(usage, &output), cached, reasoning);
+                if let Some((response, usage)) =
+                    data.get("response").and_then(|response| Some((response, response.get("usage")?)))
+                {
+                    let details = |side: &str, what: &str| usage.get(side).and_then(|details| count(details, &[what]));
+                    sink.usage(Usage {
+                        model: text(response, "model").map(name),
+                        input: count(usage, &["input_tokens", "inputTokens"]),
+                        output: count(usage, &["output_tokens", "outputTokens"]),
+                        cached_input: details("input_tokens_details", "cached_tokens"),
+                        reasoning: details("output_tokens_details", "reasoning_tokens"),
+                    });
                 }
             }
             "response.failed" | "error" => {

@@ -32,7 +32,7 @@ fn templates(form: Form) -> Vec<Value> {
             json!({ "type": "tool-output-available", "toolCallId": "a", "output": { "ok": 1 } }),
             json!({ "type": "tool-output-error", "toolCallId": "a", "errorText": "e" }),
             json!({ "type": "tool-output-denied", "toolCallId": "a" }),
-            json!({ "type": "finish-step", "usage": { "inputTokens": 1, "outputTokens": 2 } }),
+            json!({ "type": "finish-step", "usage": { "inputTokens": 1, "outputTokens": 2 }, "response": { "modelId": "m" } }),
             json!({ "type": "data-weather", "data": 1 }),
             json!({ "type": "error", "errorText": "e" }),
             json!({ "type": "abort" }),
@@ -150,7 +150,7 @@ fn native(form: Form) -> impl Strategy<Value = Value> {
     prop_oneof![6 => prop::sample::select(templates(form)), 3 => changed, 1 => value()]
 }
 
-fn recording() -> impl Strategy<Value = (Form, Vec<Value>)> {
+fn capture() -> impl Strategy<Value = (Form, Vec<Value>)> {
     prop::sample::select(Form::ALL.to_vec())
         .prop_flat_map(|form| prop::collection::vec(native(form), 0..24).prop_map(move |events| (form, events)))
 }
@@ -179,7 +179,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(384))]
 
     #[test]
-    fn any_values_give_results_that_the_host_accepts((form, events) in recording()) {
+    fn any_values_give_results_that_the_host_accepts((form, events) in capture()) {
         let mut translator = Translator::new(form);
         let mut record = Vec::new();
         for event in &events {

@@ -42,6 +42,25 @@ pub(super) struct Sink {
     last: u64,
 }
 
+/// Tokens of a model call and the name of its model, as far as a framework says them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Usage {
+    pub(super) model: Option<String>,
+    pub(super) input: Option<u64>,
+    pub(super) output: Option<u64>,
+    pub(super) cached_input: Option<u64>,
+    pub(super) reasoning: Option<u64>,
+}
+
+/// The data of [`fact::USAGE`].
+#[derive(Serialize)]
+struct ModelUse {
+    #[serde(flatten)]
+    tokens: TokenUsage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+}
+
 #[derive(Debug, Clone)]
 struct OpenText {
     id: String,
@@ -188,7 +207,7 @@ impl Sink {
 
     /// The work goes to another agent.
     pub(super) fn handoff_requested(&mut self, handoff: &str) {
-        let reason = "the recording names the target when the handoff is done";
+        let reason = "the capture names the target when the handoff is done";
         self.results.push(RunResult::Other {
             kind: fact::HANDOFF_REQUESTED.to_owned(),
             data: json!({ "handoff_id": name(handoff), "target": "unknown", "reason": reason }),
@@ -203,10 +222,12 @@ impl Sink {
         });
     }
 
-    /// Tokens of a model call. Nothing where the framework does not say both numbers.
-    pub(super) fn usage(&mut self, input: Option<u64>, output: Option<u64>, cached_input: Option<u64>, reasoning: Option<u64>) {
+    /// The use of a model by one call. Nothing where the framework does not say both numbers.
+    pub(super) fn usage(&mut self, usage: Usage) {
+        let Usage { model, input, output, cached_input, reasoning } = usage;
         if let (Some(input), Some(output)) = (input, output) {
-            self.other(fact::USAGE, &TokenUsage { input, output, cached_input, reasoning });
+            let tokens = TokenUsage { input, output, cached_input, reasoning };
+            self.other(fact::USAGE, &ModelUse { tokens, model });
         }
     }
 
@@ -214,8 +235,7 @@ impl Sink {
     pub(super) fn native(&mut self, native_type: &str, event: &Value) {
         let kept = small(event);
         let bytes = kept.is_none().then(|| json_len(event) as u64);
-        let form = self.form.as_str().to_owned();
-        self.other(NATIVE, &NativeEvent { form, native_type: name(native_type), event: kept, bytes });
+        self.other(NATIVE, &NativeEvent { form: self.form, native_type: name(native_type), event: kept, bytes });
     }
 
     fn other(&mut self, kind: &str, data: &impl Serialize) {

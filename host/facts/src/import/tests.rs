@@ -1,9 +1,12 @@
-//! Events of each form, and their results. Recordings of the real packages are translated in the tests of the whole host.
+//! Events of each form, and their results. Captures of the real packages are translated in the tests of the whole host.
 
 use agent_host_protocol::RunResult;
 use serde_json::{Value, json};
 
-use super::{Form, NativeEnd, NativeError, Translator, events, lines, lines::MAX_EVENT_BYTES};
+use super::{
+    Form, NativeEnd, NativeError, Translator, events, lines,
+    lines::{MAX_EVENT_BYTES, MAX_EVENTS},
+};
 
 /// The results of events, each as its type and its data, and the end.
 fn translate(form: Form, events: &[Value]) -> (Vec<(String, Value)>, Option<NativeEnd>) {
@@ -110,6 +113,35 @@ fn both_sides_of_an_mcp_session_count_their_requests() {
 }
 
 #[test]
+fn the_model_of_a_call_is_named_where_its_event_names_it() {
+    let cases = [
+        (
+            Form::AiSdk,
+            json!({ "type": "finish-step", "usage": { "inputTokens": 1, "outputTokens": 2 }, "response": { "modelId": "m" } }),
+        ),
+        (
+            Form::OpenAiAgents,
+            json!({ "type": "raw_response_event", "data": { "type": "response.completed",
+                "response": { "model": "m", "usage": { "input_tokens": 1, "output_tokens": 2 } } } }),
+        ),
+        (
+            Form::LangGraph,
+            json!(["updates", { "n": { "messages": [{ "type": "ai", "id": "a", "content": "x",
+                "response_metadata": { "model_name": "m" }, "usage_metadata": { "input_tokens": 1, "output_tokens": 2 } }] } }]),
+        ),
+    ];
+    for (form, event) in cases {
+        let usage = |event: &Value| {
+            let (results, _) = translate(form, std::slice::from_ref(event));
+            results.into_iter().find(|(kind, _)| kind == "fact.usage").unwrap().1
+        };
+        assert_eq!(usage(&event), json!({ "input": 1, "output": 2, "model": "m" }), "{}", form.as_str());
+        let unnamed: Value = serde_json::from_str(&event.to_string().replace("model", "other")).unwrap();
+        assert_eq!(usage(&unnamed), json!({ "input": 1, "output": 2 }), "{}", form.as_str());
+    }
+}
+
+#[test]
 fn an_unknown_event_is_kept() {
     for form in Form::ALL.iter().copied() {
         let (results, end) = translate(form, &[json!({ "type": "of-tomorrow", "n": 1 }), json!("a text"), json!([1])]);
@@ -132,6 +164,10 @@ fn a_text_has_lines_one_array_or_server_sent_events() {
     assert_eq!(of(" \n"), Err(NativeError::Empty));
     let large = format!("{{}}\n\"{}\"", "x".repeat(MAX_EVENT_BYTES));
     assert!(matches!(of(&large), Err(NativeError::TooLarge { number: 2, .. })));
+    for many in ["1\n".repeat(MAX_EVENTS + 1), format!("[1{}]", ",1".repeat(MAX_EVENTS))] {
+        assert_eq!(of(&many), Err(NativeError::TooMany));
+        assert_eq!(events(&many.replacen("1\n", "", 1).replacen("1,", "", 1), 1).map(|events| events.len()), Ok(MAX_EVENTS));
+    }
     for torn in ["{\"a\":", "nonsense", &"[".repeat(200)] {
         let events = events(torn, 7).unwrap();
         assert!(matches!(lines::parse(events[0], 7), Err(NativeError::Syntax { number: 7, .. })), "{torn}");

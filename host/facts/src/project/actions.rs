@@ -240,7 +240,7 @@ impl Actions {
         }
     }
 
-    /// A framework asked a person, and a recording says so.
+    /// A framework asked a person, and a capture says so.
     pub(super) fn imported_request(&mut self, out: &mut Out, ids: &mut Ids, tools: &Tools, request: import::ActionRequest) {
         let import::ActionRequest { action_id, tool_call_id, title, value, answer_schema } = request;
         if self.open.contains(&action_id) {
@@ -278,7 +278,7 @@ impl Actions {
         out.say(Draft::new(FactType::RunStatus).with("phase", "waiting"));
     }
 
-    /// The outcome of what a framework asked, as far as a recording says it.
+    /// The outcome of what a framework asked, as far as a capture says it.
     pub(super) fn imported_end(&mut self, out: &mut Out, tools: &mut Tools, end: &import::ActionEnd) {
         let Some(action) = self.close_one(&end.action_id) else { return };
         let (kind, permission) = match end.decision {
@@ -287,7 +287,7 @@ impl Actions {
             ActionDecision::Cancel => (FactType::ActionCanceled, "canceled"),
             ActionDecision::Unknown => (FactType::ActionResolved, "unknown"),
         };
-        let unsaid = (end.decision == ActionDecision::Unknown).then_some("the recording does not say what was answered");
+        let unsaid = (end.decision == ActionDecision::Unknown).then_some("the capture does not say what was answered");
         let reason = end.reason.as_deref().or(unsaid).map(line);
         let draft = action.draft(kind).with("decision", end.decision.as_str()).with_some("reason", reason.clone());
         let uri = out.event_uri();

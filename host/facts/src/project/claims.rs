@@ -77,6 +77,8 @@ struct Compaction {
 struct Usage {
     #[serde(flatten)]
     usage: TokenUsage,
+    #[serde(default)]
+    model: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -138,7 +140,7 @@ pub(super) fn say(out: &mut Out, ids: &mut Ids, tasks: &Tasks, kind: &str, data:
                     .by(Source::Runner),
             );
         }),
-        USAGE => read(data).map(|Usage { usage }| models::claimed(out, &usage)),
+        USAGE => read(data).map(|Usage { usage, model }| models::claimed(out, &usage, model.as_deref())),
         RETRY => read(data).map(|retry: Retry| {
             out.say(
                 Draft::new(FactType::RunStatus)

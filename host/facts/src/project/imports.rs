@@ -1,4 +1,4 @@
-//! Results `import.*`: what a recording of another framework says of its runtime, its questions to people, progress of tools, tasks.
+//! Results `import.*`: what a capture of another framework says of its runtime, its questions to people, progress of tools, tasks.
 
 use agent_host_protocol::{
     RunEvent,
@@ -23,7 +23,7 @@ use crate::{
     safe::line,
 };
 
-/// The tasks of a recording that have not ended, by the names that its framework gave them.
+/// The tasks of a capture that have not ended, by the names that its framework gave them.
 #[derive(Debug, Default)]
 pub(super) struct Imports {
     tasks: OpenElements<OpenTask>,
@@ -57,7 +57,7 @@ impl Imports {
                     Draft::new(FactType::RuntimeWarning)
                         .refers(RefKind::Raw, uri.as_str())
                         .with("code", "foreign_event")
-                        .with("resultType", line(&format!("{} {}", native.form, native.native_type)))
+                        .with("resultType", line(&format!("{} {}", native.form.as_str(), native.native_type)))
                         .with("rawRef", uri),
                 );
             }),

@@ -320,7 +320,7 @@ impl Projector {
         }
         self.close(None, "the run ended before the end of this was recorded");
         if let Some(usage) = usage {
-            models::claimed(&mut self.out, &usage);
+            models::claimed(&mut self.out, &usage, None);
         }
         let turn = Draft::new(FactType::TurnCompleted).with_some("finishReason", finish_reason.as_deref().map(line));
         self.end(turn, "completed", None);

@@ -174,9 +174,9 @@ fn tokens(usage: &TokenUsage) -> Value {
     Value::Object(members)
 }
 
-/// The use of models that a runner reports of itself.
-pub(super) fn claimed(out: &mut Out, usage: &TokenUsage) {
-    let draft = Draft::new(FactType::CostRecorded).with("model", Value::Null).with("claimed", true).by(Source::Runner);
+/// The use of models that a runner reports of itself; `model` where it names one.
+pub(super) fn claimed(out: &mut Out, usage: &TokenUsage, model: Option<&str>) {
+    let draft = Draft::new(FactType::CostRecorded).with("model", model.map(line)).with("claimed", true).by(Source::Runner);
     out.say(cost(draft, Some(tokens(usage)), None, None));
 }
 

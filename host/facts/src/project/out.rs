@@ -1,6 +1,6 @@
 //! The facts of the present event: numbered, with the ids of the turn.
 
-use agent_host_protocol::{EventSource, Timestamp};
+use agent_host_protocol::{EventSource, Timestamp, message::ArtifactRef};
 use serde_json::{Map, Value};
 
 use super::turn::{ThreadIds, Turn};
@@ -18,7 +18,7 @@ pub(super) enum Source {
     Host,
     /// The runner, or the executor that holds the run: a claim.
     Runner,
-    /// A recording of another framework: a claim of that recording, also about what only its runtime can know.
+    /// A capture of another framework: a claim of that capture, also about what only its runtime can know.
     Import,
 }
 
@@ -175,7 +175,7 @@ impl Out {
         }
         let source = match (source, self.source) {
             (Some(Source::Host), _) => Source::Host,
-            // A recording speaks for its runner and for its runtime.
+            // A capture speaks for its runner and for its runtime.
             (_, Source::Import) => Source::Import,
             // What only the host knows, it says itself, whatever event of a runner it follows from.
             _ if is_of_host(kind.as_str()) => Source::Host,
@@ -226,21 +226,34 @@ impl Out {
         }
         let preview = beginning(text, PREVIEW_CHARS);
         let uri = uri.map_or_else(|| self.event_uri(), str::to_owned);
-        let spilled = Draft::new(FactType::OutputSpilled)
-            .in_scope(&draft.scope)
-            .refers(RefKind::Output, uri.as_str())
-            .with("outputRef", uri.as_str())
-            .with("owner", "host")
-            .with("mediaType", media_type)
-            .with("bytes", text.len())
-            .with("preview", preview)
-            .with("truncated", true);
-        self.say(spilled);
-        draft
-            .refers(RefKind::Output, uri.as_str())
-            .with(key, preview)
-            .with("outputRef", uri)
-            .with("outputTruncated", true)
-            .with("outputBytes", text.len())
+        self.spilled(draft.with(key, preview), preview, &uri, Some(text.len() as u64), media_type)
     }
+
+    /// Puts a text that was cut into the member `key`, with a reference to the artifact that has the whole; `output.spilled` comes
+    /// before.
+    pub(super) fn spill_to(&mut self, draft: Draft, key: &str, text: &str, whole: &ArtifactRef) -> Draft {
+        let uri = artifact_uri(&whole.artifact_id);
+        let draft = draft.with(key, beginning(text, MAX_TEXT_CHARS));
+        self.spilled(draft, beginning(text, PREVIEW_CHARS), &uri, whole.size, &whole.media_type)
+    }
+
+    fn spilled(&mut self, draft: Draft, preview: &str, uri: &str, bytes: Option<u64>, media_type: &str) -> Draft {
+        self.say(
+            Draft::new(FactType::OutputSpilled)
+                .in_scope(&draft.scope)
+                .refers(RefKind::Output, uri)
+                .with("outputRef", uri)
+                .with("owner", "host")
+                .with("mediaType", media_type)
+                .with_some("bytes", bytes)
+                .with("preview", preview)
+                .with("truncated", true),
+        );
+        draft.refers(RefKind::Output, uri).with("outputRef", uri).with("outputTruncated", true).with_some("outputBytes", bytes)
+    }
+}
+
+/// The address of an artifact.
+pub(super) fn artifact_uri(id: &str) -> String {
+    format!("/api/v1/artifacts/{id}")
 }

@@ -1,6 +1,6 @@
 //! The facts of a turn that come before its record: those of its creation, its start and its terms.
 
-use agent_host_protocol::run::Execution;
+use agent_host_protocol::{import::Form, run::Execution};
 use serde_json::{Value, json};
 
 use super::{
@@ -12,9 +12,6 @@ use crate::{
     kind::FactType,
     safe::{line, redacted_text},
 };
-
-/// Begins the ids of the runners of recordings of other frameworks.
-const OF_RECORDINGS: &str = "plugin:agent-host/import/";
 
 /// Names in a list of a fact: the grant of the run has all of them.
 const MAX_NAMES: usize = 100;
@@ -80,11 +77,11 @@ fn begun(out: &mut Out, turn: &Turn) {
             .with("toolCount", grant.tools.len() + grant.client_tools.len())
             .with("knowledge", names(grant.knowledge_bases.iter())),
     );
-    // The host executes nothing of a recording, and it does not say what its framework allowed.
-    let is_recording = turn.runner_id.starts_with(OF_RECORDINGS);
+    // The host executes nothing of a capture, and it does not say what its framework allowed.
+    let is_capture = turn.execution == Execution::Host && Form::of_grant(grant).is_some();
     let evaluated = Draft::new(FactType::PermissionEvaluated).refers(RefKind::Raw, grant_ref.as_str());
-    out.say(if is_recording {
-        evaluated.with("decision", Value::Null).with("status", "unknown").with("reason", "the recording does not say it")
+    out.say(if is_capture {
+        evaluated.with("decision", Value::Null).with("status", "unknown").with("reason", "the capture does not say it")
     } else {
         let interfaces: Vec<&str> = grant.interfaces().iter().map(|interface| interface.as_str()).collect();
         evaluated
@@ -117,10 +114,10 @@ fn begun(out: &mut Out, turn: &Turn) {
         ),
     }
     out.say(match turn.execution {
-        _ if is_recording => Draft::new(FactType::SandboxApplied)
+        _ if is_capture => Draft::new(FactType::SandboxApplied)
             .with("profile", Value::Null)
             .with("status", "unknown")
-            .with("reason", "the recording does not say it"),
+            .with("reason", "the capture does not say it"),
         Execution::Host => Draft::new(FactType::SandboxApplied)
             .with("profile", "wasm-component")
             .with("component", grant.component.as_str())

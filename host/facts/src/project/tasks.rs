@@ -7,8 +7,7 @@ use serde_json::Value;
 use super::{
     ids::{Ids, Kind},
     models,
-    out::{Draft, Out, Source},
-    texts::artifact_uri,
+    out::{Draft, Out, Source, artifact_uri},
     turn::Children,
 };
 use crate::{

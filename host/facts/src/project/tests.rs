@@ -227,6 +227,48 @@ fn requests_that_were_sent_again_and_the_size_of_outputs_are_facts() {
 }
 
 #[test]
+fn output_that_is_an_artifact_as_a_whole_is_spilled() {
+    let artifact =
+        |id: &str| json!({ "type": "artifact", "artifact": { "artifact_id": id, "media_type": "text/plain", "size": 50_000 } });
+    let end = |parts: Value| json!({ "tool_call_id": "1", "tool_name": "book", "result": parts });
+    let beginning = json!({ "type": "text", "text": "It was" });
+    let check = |end: Value, source: EventSource, spills: bool| {
+        let mut projector = Projector::new(turn(1, true));
+        let mut facts = projector.begin();
+        let events = [
+            ("tool.call.completed".to_owned(), end.clone(), source),
+            ("run.completed".to_owned(), json!({ "finish_reason": "stop" }), EventSource::Host),
+        ];
+        for event in record(RUN.parse().unwrap(), &events) {
+            facts.extend(projector.push(&event, &NoChildren));
+        }
+        let result = of(&facts, FactType::ToolResult);
+        assert_eq!(
+            (result.text("outputPreview"), result.text("outputRef")),
+            (Some("It was"), Some("/api/v1/artifacts/a")),
+            "{end}"
+        );
+        let spilled = facts.iter().find(|fact| fact.kind == FactType::OutputSpilled);
+        assert_eq!(
+            spilled.map(|fact| (fact.text("outputRef"), &fact.payload["bytes"])),
+            spills.then_some((Some("/api/v1/artifacts/a"), &json!(50_000))),
+            "{end}"
+        );
+        assert_eq!(result.payload.get("outputTruncated").is_some(), spills || end["truncated"] == true, "{end}");
+    };
+    let whole = end(json!([beginning, artifact("a")]));
+    check(whole.clone(), EventSource::Import, true);
+    // A file that the output names, not the output.
+    check(whole.clone(), EventSource::Runner, false);
+    let cut = |mut end: Value| {
+        end["truncated"] = true.into();
+        end
+    };
+    check(cut(whole), EventSource::Host, true);
+    check(cut(end(json!([artifact("a"), beginning, artifact("b")]))), EventSource::Host, false);
+}
+
+#[test]
 fn a_failed_turn_says_its_category_and_what_to_do() {
     let facts = project(&[
         ("tool.call.started", json!({ "tool_call_id": "1", "tool_name": "search", "parameters": {} })),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     ids::{Ids, Kind, label},
     models::Models,
-    out::{Draft, Out, Source},
+    out::{Draft, Out, Source, artifact_uri},
 };
 use crate::{
     fact::RefKind,
@@ -42,14 +42,17 @@ struct Stream {
     text: String,
 }
 
-/// The address of an artifact.
-pub(super) fn artifact_uri(id: &str) -> String {
-    format!("/api/v1/artifacts/{id}")
-}
-
 /// The artifacts in content.
 pub(super) fn artifacts(content: &[ContentPart]) -> impl Iterator<Item = &ArtifactRef> {
     content.iter().filter_map(|part| if let ContentPart::Artifact(artifact) = part { Some(artifact) } else { None })
+}
+
+/// The artifact that has the whole of content that was cut to a preview. A tool may give further artifacts beside a text that was
+/// cut: `None`, since nothing says which of them it is.
+pub(super) fn whole(content: &[ContentPart]) -> Option<&ArtifactRef> {
+    let mut artifacts = artifacts(content);
+    let first = artifacts.next();
+    first.filter(|_| artifacts.next().is_none())
 }
 
 impl Texts {
@@ -106,7 +109,11 @@ impl Texts {
             .with("messageId", stream.id.as_str())
             .with("role", stream.role.as_str())
             .with("stopReason", if message.tool_calls.is_empty() { "unknown" } else { "tool_calls" });
-        let mut draft = out.spill(draft, "text", &text, None, "text/plain");
+        // Native events name no artifact: the host has kept the message as one.
+        let mut draft = match whole(&message.content).filter(|_| out.source == Source::Import) {
+            Some(artifact) => out.spill_to(draft, "text", &text, artifact),
+            None => out.spill(draft, "text", &text, None, "text/plain"),
+        };
         for artifact in artifacts(&message.content) {
             draft = draft.refers(RefKind::Artifact, artifact_uri(&artifact.artifact_id));
         }

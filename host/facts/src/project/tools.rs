@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::{
     ids::{Ids, Kind},
     models::is_retryable,
-    out::{Draft, Out, Source},
-    texts::{Texts, artifact_uri, artifacts},
+    out::{Draft, Out, Source, artifact_uri},
+    texts::{Texts, artifacts, whole},
 };
 use crate::{
     fact::{RefKind, ScopeIds},
@@ -255,15 +255,25 @@ impl OpenCall {
             .collect();
         let mut draft = self.draft(FactType::ToolResult);
         let mut of_parts = artifacts(&parts).peekable();
-        let first = of_parts.peek().copied().cloned();
+        let first = of_parts.peek().copied();
         for artifact in of_parts {
             draft = draft.refers(RefKind::Artifact, artifact_uri(&artifact.artifact_id));
         }
-        let mut draft = out.spill(draft, "outputPreview", &redacted_text(text), None, "text/plain");
-        if let Some(artifact) = first {
-            // The host keeps long and binary output as an artifact.
-            draft = draft.with("outputRef", artifact_uri(&artifact.artifact_id)).with_some("outputBytes", artifact.size);
-        }
+        let text = redacted_text(text);
+        // Native events name no artifact: the host has kept the output as one.
+        let is_cut = measures.is_cut || out.source == Source::Import;
+        let draft = if let Some(artifact) = whole(&parts).filter(|_| is_cut) {
+            out.spill_to(draft, "outputPreview", &text, artifact)
+        } else {
+            let draft = out.spill(draft, "outputPreview", &text, None, "text/plain");
+            match first {
+                // The host keeps long and binary output as an artifact.
+                Some(artifact) => {
+                    draft.with("outputRef", artifact_uri(&artifact.artifact_id)).with_some("outputBytes", artifact.size)
+                }
+                None => draft,
+            }
+        };
         out.say(measures.put(draft));
     }
 }

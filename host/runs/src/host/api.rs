@@ -326,11 +326,11 @@ impl Host {
         self.0.cell.runs.open_actions(by, after, limit)
     }
 
-    /// Imports a recording of another framework. Its run is durable when this function returns, and ends by itself; the same
-    /// recording has the same run.
+    /// Imports a capture of another framework. Its run is durable when this function returns, and ends by itself; the same
+    /// capture has the same run.
     ///
     /// # Errors
-    /// Fails if the recording cannot be read, or cannot be accepted now. Nothing is written then.
+    /// Fails if the capture cannot be read, or cannot be accepted now. Nothing is written then.
     pub async fn import(&self, new: NewImport) -> Result<ImportedRun, HostError> {
         self.0.cell.intake.import(new).await
     }

@@ -1,4 +1,4 @@
-//! The intake: events, runs by name, schedules, signed requests, pipelines, forks, children and recordings of other frameworks
+//! The intake: events, runs by name, schedules, signed requests, pipelines, forks, children and captures of other frameworks
 //! become runs. Deliveries bring webhooks the results.
 
 pub(crate) mod accept;
@@ -34,6 +34,8 @@ pub(crate) struct IntakeOfCell {
     pub(crate) runs: Runs,
     /// Held while a run is made under an idempotency key of its own, or in a conversation that may be busy.
     pub(crate) creating: tokio::sync::Mutex<()>,
+    /// One permit for each capture that is being checked.
+    checking: Arc<tokio::sync::Semaphore>,
     pub(crate) scheduler: Scheduler,
     /// Webhook deliveries that are not finished.
     pub(crate) deliveries: Arc<Deliveries>,
@@ -55,6 +57,7 @@ impl Intake {
             ledger: runs.ledger.clone(),
             runs: runs.clone(),
             creating: tokio::sync::Mutex::default(),
+            checking: Arc::new(tokio::sync::Semaphore::new(import::CHECKED_AT_ONCE)),
             scheduler: Scheduler::default(),
             deliveries: Arc::default(),
         });

@@ -69,7 +69,7 @@ impl AppendedResults {
         }
         if let Some((_, event)) = stored.iter().rev().find(|(_, event)| event.kind == EVENTS) {
             let raw: Option<RawEvents> = serde_json::from_str(event.data.get()).ok();
-            self.form = raw.and_then(|raw| Form::from_name(&raw.form));
+            self.form = raw.map(|raw| raw.form);
             return Ok(());
         }
         // Without a gap up to the last one: what lies before a gap cannot be numbered by its place.
@@ -93,9 +93,10 @@ impl AppendedResults {
         Err(HostError::Conflict(format!("this claim appends {own}, and these are {theirs}: append one form in one claim")))
     }
 
-    /// The translation of the native events so far. It is kept again ([`Self::keep_translator`]) unless its events are lost.
-    pub(super) fn take_translator(&mut self) -> Option<Translator> {
-        self.translator.take()
+    /// The translation of the native events so far. `None` where they have to be read again.
+    pub(super) fn translator(&self, form: Form) -> Option<&Translator> {
+        // A claim whose first append was refused may begin again with another form.
+        self.translator.as_ref().filter(|translator| translator.form() == form)
     }
 
     pub(super) fn keep_translator(&mut self, translator: Translator) {

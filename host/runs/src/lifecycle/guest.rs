@@ -196,7 +196,7 @@ impl GuestBody {
 
 impl RunTask {
     /// Waits until the binding of the run lets one more run be executed.
-    async fn admission(&self) -> Result<Admission, HostError> {
+    pub(super) async fn admission(&self) -> Result<Admission, HostError> {
         let Some(policy) = self.run.terms.queue.as_deref() else { return Ok(Admission::unbounded()) };
         match self.enter_admission(policy) {
             Ok(admission) => Ok(admission),

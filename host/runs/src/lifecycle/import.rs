@@ -1,10 +1,10 @@
-//! The import body: a run whose results are in a recording of another framework. The event of the run names it (`raw_ref`).
+//! The import body: a run whose results are in a capture of another framework. The event of the run names it (`raw_ref`).
 
 use std::sync::Arc;
 
 use agent_host_facts::import::{self, Form, NativeEnd, Translator};
 use agent_host_protocol::{
-    ApiError, Grant, Run,
+    ApiError, ErrorCode, FailureCode, Run,
     run::{RunCompletion, RunFailure, Terminal},
 };
 use agent_host_sandbox::Batch;
@@ -12,12 +12,12 @@ use agent_host_sandbox::Batch;
 use super::{
     body::{AssembledContext, Body, Exit, Ready, RunningExecution},
     native,
+    queue::admission::Admission,
     task::{RunOutcome, RunTask},
 };
 use crate::{
     calls::RunCalls,
     execution::Resumption,
-    policy::imports,
     record::{
         HostError,
         terminal::{host_restarted, timed_out},
@@ -26,28 +26,25 @@ use crate::{
 
 /// Native events are gathered to so many results before they are written.
 const BATCH_RESULTS: usize = 64;
-/// The failure of a run that its recording says.
+/// The failure of a run that its capture says.
 const RECORDED_FAILURE: &str = "import.failed";
-/// The failure of a run whose recording cannot be read.
+/// The failure of a run whose capture cannot be read.
 const UNREADABLE: &str = "import.unreadable";
-/// The reason of an end that the recording does not say.
+/// The reason of an end that the capture does not say.
 const UNKNOWN: &str = "unknown";
 
-/// The form of the recording that a run with this grant imports; `None` for another run.
-pub(super) fn form_of(grant: &Grant) -> Option<Form> {
-    imports::form_of(&grant.runner_id).filter(|_| grant.component.is_empty())
-}
-
-/// The import of a recording.
+/// The import of a capture.
 pub(crate) struct ImportBody {
     form: Form,
     calls: Option<Box<RunCalls>>,
     running: Option<RunningExecution>,
+    /// Held as long as the run counts as executed.
+    admission: Option<Admission>,
 }
 
 impl ImportBody {
     pub(crate) const fn new(form: Form) -> Self {
-        Self { form, calls: None, running: None }
+        Self { form, calls: None, running: None, admission: None }
     }
 }
 
@@ -57,10 +54,14 @@ impl Body for ImportBody {
     }
 
     async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
+        self.admission = match task.unless_interrupted(task.admission()).await {
+            Ok(admission) => Some(admission?),
+            Err(interruption) => return Ok(Ready::Interrupted(interruption)),
+        };
         if let Some(failure) = &task.run.terms.refusal {
             return Ok(Ready::Ends(Terminal::Failed(failure.clone())));
         }
-        // Half of a recording may be written. The same file again makes a run of its own.
+        // Half of a capture may be written. The same file again makes a run of its own.
         if task.run.resumption != Resumption::New {
             return Ok(Ready::Ends(Terminal::Failed(host_restarted())));
         }
@@ -74,7 +75,7 @@ impl Body for ImportBody {
 
     async fn run(&mut self, task: &mut RunTask) -> Result<Exit, HostError> {
         let (Some(calls), Some(running)) = (self.calls.take(), &self.running) else {
-            return Err(HostError::Internal("a recording is imported that was not started".to_owned()));
+            return Err(HostError::Internal("a capture is imported that was not started".to_owned()));
         };
         let execution = &running.execution;
         let imported = Box::pin(write_all(self.form, *calls));
@@ -102,26 +103,33 @@ impl Body for ImportBody {
     fn answer(&mut self, _: &Arc<Run>, _: Option<&RunOutcome>) {}
 }
 
-/// Writes what the recording says; gives the end of the run.
+/// Writes what the capture says; gives the end of the run.
 async fn write_all(form: Form, mut calls: RunCalls) -> Terminal {
     let unreadable =
         |message: String| Terminal::Failed(RunFailure { code: UNREADABLE.to_owned(), message, retryable: false, details: None });
     match write(form, &mut calls).await {
         Ok(Ok(end)) => terminal(end),
         Ok(Err(message)) => unreadable(message),
-        Err(error) => unreadable(format!("the recording could not be imported: {}", error.message)),
+        Err(error) => {
+            let message = format!("the capture could not be imported: {}", error.message);
+            match error.code {
+                // The same capture meets the same limit again.
+                ErrorCode::PayloadTooLarge => unreadable(message),
+                _ => Terminal::Failed(RunFailure::host(FailureCode::HostError, message)),
+            }
+        }
     }
 }
 
-/// The end that the recording says, if it says one. The inner error is of the recording.
+/// The end that the capture says, if it says one. The inner error is of the capture.
 async fn write(form: Form, calls: &mut RunCalls) -> Result<Result<Option<NativeEnd>, String>, ApiError> {
     let artifacts = calls.artifacts();
     let Some(raw) = &calls.event.envelope.raw_ref else {
-        return Ok(Err("the event of the run names no recording: import one with `agent-host import`".to_owned()));
+        return Ok(Err("the event of the run names no capture: import one with `agent-host import`".to_owned()));
     };
     let content = artifacts.whole(&raw.artifact_id).await?;
     let Ok(text) = std::str::from_utf8(&content) else {
-        return Ok(Err("the recording is not UTF-8 text".to_owned()));
+        return Ok(Err("the capture is not UTF-8 text".to_owned()));
     };
     let events = match import::events(text, 1) {
         Ok(events) => events,
@@ -136,6 +144,8 @@ async fn write(form: Form, calls: &mut RunCalls) -> Result<Result<Option<NativeE
             Ok(event) => sent.extend(native::written(&artifacts, &limits, translator.push(&event)).await?),
             Err(error) => return Ok(Err(error.to_string())),
         }
+        // Events without results wait for nothing else: a cancel, the deadline and other tasks come in here.
+        tokio::task::consume_budget().await;
         if sent.len() >= BATCH_RESULTS || !sent.is_empty() && number == last as u64 {
             calls.emit_imported(Batch::sent(std::mem::take(&mut sent)), Vec::new(), &[]).await?;
         }

@@ -1,7 +1,7 @@
 //! From the creation of a run to its end: its line, its turn, its place or claim, parking, waking and recovery.
 //!
 //! [`task::RunTask`] is the one life cycle. Its [`body`] executes a run: a guest in the sandbox, an executor under a claim, or
-//! the import of a recording.
+//! the import of a capture.
 
 mod appended;
 pub(crate) mod body;

@@ -1,8 +1,7 @@
 //! Native events of other frameworks as results of a run: those that an executor appends to its claim, and their translation.
 //!
 //! An append keeps its raw events as an artifact, and the result `import.events` in front of the results names it. So the
-//! state of the translation follows from the ledger: after a restart of the host, and after an append that was refused, the raw
-//! events of the claim are translated again.
+//! state of the translation follows from the ledger: after a restart of the host, the raw events of the claim are translated again.
 
 use std::sync::Arc;
 
@@ -95,8 +94,7 @@ fn hash(event: &Value) -> u64 {
 }
 
 impl Runs {
-    /// Appends native events to a claimed run, as results. `first` is the number of the first event; the executor counts them
-    /// from 1 in each claim, as it counts results. All of them are written in one commit, which is durable when this returns.
+    /// Appends native events to a claimed run, as results ([`crate::Host::append_native`]). All of them are written in one commit.
     pub(crate) async fn append_native(
         &self,
         run_id: RunId,
@@ -119,9 +117,14 @@ impl Runs {
         let Portion { events, values, hashes } = Portion::read(text, first)?;
         let through = first.saturating_add(events.len() as u64 - 1);
         let known = usize::try_from(appended.last() + 1 - first).unwrap_or(usize::MAX).min(events.len());
-        let mut translator = match appended.take_translator() {
+        // A copy: an append that is refused leaves the translation as it was.
+        let mut translator = match appended.translator(form).cloned() {
             Some(translator) => translator,
-            None => self.translator(&calls, form, handle.claim, &mut appended).await?,
+            None => {
+                let translator = self.translator(&calls, form, handle.claim, &mut appended).await?;
+                appended.keep_translator(translator.clone());
+                translator
+            }
         };
         let (repeated, new) = hashes.split_at(known);
         let answer = |appended: u64, replayed, translator: &Translator| AppendOutcome {
@@ -131,13 +134,10 @@ impl Runs {
             end: translator.end().cloned(),
         };
         if let Some(number) = appended.differs(first, repeated) {
-            appended.keep_translator(translator);
             return Err(HostError::ResultConflict { number });
         }
         if new.is_empty() {
-            let answer = answer(appended.last(), true, &translator);
-            appended.keep_translator(translator);
-            return Ok(answer);
+            return Ok(answer(appended.last(), true, &translator));
         }
         let results = values.iter().skip(known).flat_map(|event| translator.push(event)).collect();
         let raw = RawParts { form, first: first + known as u64, events: events.get(known..).unwrap_or_default() };
@@ -208,7 +208,7 @@ impl RawParts<'_> {
         let count = events.len() as u64;
         let name = format!("{}.{first}-{}.jsonl", form.as_str(), first + count - 1);
         let artifact_id = artifacts.keep(lines.into_bytes(), NATIVE_LINES, Some(name), IMPORT).await?.artifact_id;
-        let raw = RawEvents { form: form.as_str().to_owned(), first: *first, count, artifact_id };
+        let raw = RawEvents { form: *form, first: *first, count, artifact_id };
         let data = serde_json::to_value(raw).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
         as_sent(&RunResult::Other { kind: EVENTS.to_owned(), data })
     }

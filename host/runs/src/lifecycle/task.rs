@@ -6,6 +6,7 @@ use agent_host_facts::record::StatusChange;
 use agent_host_ledger::{Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
     ApiError, Run, RunId, RunStatus, RunnerId, Timestamp,
+    import::Form,
     run::{RunFailure, Terminal},
     time,
 };
@@ -19,7 +20,7 @@ use super::{
     body::{Body, Exit, Ready, RunningExecution},
     executor::ExecutorBody,
     guest::GuestBody,
-    import::{self, ImportBody},
+    import::ImportBody,
     lines::{Turn, TurnCall},
 };
 use crate::{
@@ -143,7 +144,7 @@ impl RunTask {
     async fn execute(mut self) -> (Result<RunOutcome, HostError>, Turn) {
         let outcome = if is_external(&self.run.record.run) {
             Box::pin(self.execute_by(ExecutorBody::new(&self))).await
-        } else if let Some(form) = import::form_of(&self.run.terms.grant) {
+        } else if let Some(form) = Form::of_grant(&self.run.terms.grant) {
             Box::pin(self.execute_by(ImportBody::new(form))).await
         } else {
             self.execute_by(GuestBody::default()).await

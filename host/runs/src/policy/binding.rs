@@ -40,7 +40,7 @@ pub(crate) enum BoundRunner {
         /// The component with this runner, where there is one.
         component: String,
     },
-    /// The host itself: it imports a recording.
+    /// The host itself: it imports a capture.
     Import(Arc<RunnerManifest>),
 }
 

@@ -17,7 +17,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use super::imports::{self, NativeForm, NativeLines};
+use super::imports::{self, NativeLines};
 use crate::{
     access::{ApiRequest, caller::bearer},
     control_audit::EndedRun,
@@ -241,7 +241,7 @@ fn ended(run_id: RunId, result: &SentResult) -> Result<Terminal, Problem> {
 #[utoipa::path(post, path = "/api/v1/runs/{id}/append", tag = "queue", security(("bearer" = [])),
     params(
         Id<RunId>,
-        ("form" = inline(Option<NativeForm>), Query, description = "The body has native events of this form."),
+        ("form" = inline(Option<Form>), Query, description = "The body has native events of this form."),
         ("first" = Option<u64>, Query, description = "With `form`: the number of the first event, counted from 1 in each claim. Default: the next.", minimum = 1),
     ),
     request_body(content((Append = "application/json"), (NativeLines = "application/x-ndjson")),

@@ -1,4 +1,4 @@
-//! Recordings of other frameworks, and the form of native events.
+//! Captures of other frameworks, and the form of native events.
 
 use std::time::Duration;
 
@@ -21,19 +21,6 @@ use crate::{
 
 /// Media types of native events.
 const NATIVE: [&str; 2] = ["application/x-ndjson", "application/json"];
-
-/// The form of native events, as the description has it.
-#[derive(utoipa::ToSchema)]
-#[schema(rename_all = "kebab-case")]
-#[expect(dead_code, reason = "the schema of a parameter that is read by hand")]
-pub(crate) enum NativeForm {
-    AiSdk,
-    #[schema(rename = "openai-agents")]
-    OpenAiAgents,
-    #[schema(rename = "langgraph")]
-    LangGraph,
-    Mcp,
-}
 
 /// Native events, one JSON value a line, or one array.
 #[derive(utoipa::ToSchema)]
@@ -60,22 +47,22 @@ pub(crate) fn require_native(headers: &HeaderMap) -> Result<(), Problem> {
 
 refusals!(ImportRefusals = [JSON, WRITE] + [QueueFull]);
 
-/// Imports a recording of another framework
+/// Imports a capture of another framework
 ///
-/// The native events become the results of a run of `plugin:agent-host/import/FORM`, and the recording its artifact. The same
-/// recording in the same conversation is the same run. The answer comes at the end of the run, or after
+/// The native events become the results of a run of `plugin:agent-host/import/FORM`, and the capture its artifact. The same
+/// capture in the same conversation is the same run. The answer comes at the end of the run, or after
 /// `limits.http_wait_ms`.
 #[utoipa::path(post, path = "/api/v1/imports", tag = "runs", security(("bearer" = ["runs:execute"])),
     params(
-        ("form" = inline(NativeForm), Query, description = "The form of the events."),
-        ("name" = Option<String>, Query, description = "A name of the recording, to show."),
+        ("form" = inline(Form), Query, description = "The form of the events."),
+        ("name" = Option<String>, Query, description = "A name of the capture, to show."),
         ("conversation_id" = Option<String>, Query, description = "The run is a turn of this conversation. Without it, it is a thread of its own.", max_length = 256),
         ("thread_id" = Option<String>, Query, description = "The thread in that conversation.", max_length = 256),
         ("workspace_id" = Option<String>, Query, description = "The workspace of the run.", max_length = 256),
     ),
-    request_body(content((NativeLines = "application/x-ndjson")), description = "The recording, at most `limits.upload_bytes`."),
+    request_body(content((NativeLines = "application/x-ndjson")), description = "The capture, at most `limits.upload_bytes`."),
     responses(
-        (status = 200, description = "The run of the recording, which was imported before.", body = Run,
+        (status = 200, description = "The run of the capture, which was imported before.", body = Run,
             headers(("Location" = String, description = "The run."))),
         (status = 201, description = "Its new run.", body = Run, headers(("Location" = String, description = "The run."))),
         ImportRefusals,
@@ -83,7 +70,7 @@ refusals!(ImportRefusals = [JSON, WRITE] + [QueueFull]);
 pub(crate) async fn import(mut request: ApiRequest) -> Result<Response, Problem> {
     request.caller.may(Scope::RunsExecute)?;
     let Some(form) = form(&mut request.query, "form")? else {
-        return Err(Problem::invalid("form", "`form` names the framework that made the recording, such as `ai-sdk`"));
+        return Err(Problem::invalid("form", "`form` names the framework that made the capture, such as `ai-sdk`"));
     };
     let name = request.query.text("name").and_then(|name| plain_name(&name));
     let mut envelope = Envelope::message("", "api");

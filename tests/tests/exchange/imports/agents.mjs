@@ -1,4 +1,4 @@
-// Recordings of the OpenAI Agents SDK for JavaScript, of a model that follows a script.
+// Captures of the OpenAI Agents SDK for JavaScript, of a model that follows a script.
 import { Agent, run, tool, handoff, Usage, setTracingDisabled } from '@openai/agents'
 import { z } from 'zod'
 import { writeFileSync } from 'node:fs'

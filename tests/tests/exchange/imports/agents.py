@@ -1,4 +1,4 @@
-# Recordings of the OpenAI Agents SDK for Python, of a model that follows a script.
+# Captures of the OpenAI Agents SDK for Python, of a model that follows a script.
 import asyncio, json, dataclasses
 
 from openai.types.responses import *

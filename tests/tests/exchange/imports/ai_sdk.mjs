@@ -1,4 +1,4 @@
-// Recordings of the AI SDK: the whole stream and the UI message stream, of a model that follows a script.
+// Captures of the AI SDK: the whole stream and the UI message stream, of a model that follows a script.
 import { streamText, tool, stepCountIs, convertToModelMessages } from 'ai'
 import { MockLanguageModelV4, convertArrayToReadableStream } from 'ai/test'
 import { z } from 'zod'

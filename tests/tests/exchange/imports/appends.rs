@@ -1,4 +1,4 @@
-//! An executor appends native events to its claim, and a host imports recordings while it serves.
+//! An executor appends native events to its claim, and a host imports captures while it serves.
 
 use serde_json::{Value, json};
 
@@ -48,8 +48,8 @@ fn without_artifacts(mut data: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn native_events_are_results_of_the_claim_in_any_portions() {
-    let recordings = tokio::task::spawn_blocking(|| record(AI_SDK)).await.unwrap();
-    let text = std::fs::read_to_string(recordings.path().join("ai-full.jsonl")).unwrap();
+    let captures = tokio::task::spawn_blocking(|| record(AI_SDK)).await.unwrap();
+    let text = std::fs::read_to_string(captures.path().join("ai-full.jsonl")).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let mut host = host("lease_ms = 30000", "");
     let desk = Desk::of(&host);
@@ -97,7 +97,7 @@ async fn native_events_are_results_of_the_claim_in_any_portions() {
     assert_eq!(answer["end"], json!({ "status": "completed", "finish_reason": "stop" }));
     held.does("finalize", json!({ "status": "completed", "finish_reason": "stop" })).await;
 
-    // The same recording in one piece, imported by the running host.
+    // The same capture in one piece, imported by the running host.
     let import = async || {
         let request = desk.request(reqwest::Method::POST, "/api/v1/imports?form=ai-sdk&name=ai-full.jsonl", "");
         let request = request.header("content-type", "application/x-ndjson").body(text.clone());

@@ -1,4 +1,4 @@
-// A recording of LangGraph for JavaScript, of a model that follows a script.
+// A capture of LangGraph for JavaScript, of a model that follows a script.
 import { StateGraph, START, END, MessagesAnnotation, MemorySaver, interrupt, Command } from '@langchain/langgraph'
 import { ToolNode } from '@langchain/langgraph/prebuilt'
 import { FakeStreamingChatModel } from '@langchain/core/utils/testing'

@@ -1,4 +1,4 @@
-# A recording of LangGraph for Python, of a model that follows a script.
+# A capture of LangGraph for Python, of a model that follows a script.
 import json
 from langgraph.graph import StateGraph, START, END, MessagesState
 from langgraph.prebuilt import ToolNode

@@ -1,7 +1,7 @@
-//! Recordings of other agent frameworks: made with the real packages and models that follow a script, then imported.
+//! Captures of other agent frameworks: made with the real packages and models that follow a script, then imported.
 
 mod appends;
-mod recordings;
+mod captures;
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ const NPM: [&str; 6] = [
     "zod@4.6.7",
 ];
 
-/// A script that makes recordings.
+/// A script that makes captures.
 #[derive(Clone, Copy)]
 enum Script {
     Node(&'static str, &'static str),
@@ -37,7 +37,7 @@ const GRAPH_PY: Script = Script::Python("graph.py", include_str!("graph.py"));
 const SESSION_JS: Script = Script::Node("session.mjs", include_str!("session.mjs"));
 const SESSION_PY: Script = Script::Python("session.py", include_str!("session.py"));
 
-/// The recordings of a script, in a folder.
+/// The captures of a script, in a folder.
 fn record(script: Script) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut command = match script {
@@ -80,7 +80,7 @@ impl Desk {
         command
     }
 
-    /// Imports a recording; gives its run.
+    /// Imports a capture; gives its run.
     fn import(&self, form: &str, file: &Path) -> Value {
         let output = succeeded(self.command(&["import", "--json", "--from", form]).arg(file));
         serde_json::from_slice(&output.stdout).unwrap()

@@ -1,4 +1,4 @@
-// A recording of a session of the Model Context Protocol, as both sides send it.
+// A capture of a session of the Model Context Protocol, as both sides send it.
 import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js'
 import { Client } from '@modelcontextprotocol/sdk/client/index.js'
 import { InMemoryTransport } from '@modelcontextprotocol/sdk/inMemory.js'

@@ -1,4 +1,4 @@
-# A recording of a session of the Model Context Protocol, as both sides send it.
+# A capture of a session of the Model Context Protocol, as both sides send it.
 import anyio, json
 from mcp.client.session import ClientSession
 from mcp.server.mcpserver import MCPServer, Context

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{AGENTS_JS, AGENTS_PY, AI_SDK, Desk, GRAPH_JS, GRAPH_PY, SESSION_JS, SESSION_PY, Script, of, record, succeeded};
 
-/// Imports a recording twice; gives its run and its facts.
+/// Imports a capture twice; gives its run and its facts.
 fn imported(desk: &Desk, form: &str, file: &Path) -> (Value, Vec<Value>) {
     let run = desk.import(form, file);
     assert_eq!(run["runner_id"], format!("plugin:agent-host/import/{form}"));
@@ -18,7 +18,7 @@ fn imported(desk: &Desk, form: &str, file: &Path) -> (Value, Vec<Value>) {
             assert_eq!(fact["payload"]["source"], "import", "{fact:#}");
         }
     }
-    // No recording names a model, and none a price.
+    // No capture names a model, and none a price.
     for fact in of(&facts, "model.requested") {
         assert_eq!(fact["payload"]["model"], Value::Null, "{fact:#}");
     }
@@ -49,8 +49,8 @@ fn has_the_errands(facts: &[Value], failed: &[&str]) {
 
 #[test]
 fn streams_of_the_ai_sdk() {
-    let (desk, recordings) = (Desk::new(), record(AI_SDK));
-    let import = |name: &str| imported(&desk, "ai-sdk", &recordings.path().join(name));
+    let (desk, captures) = (Desk::new(), record(AI_SDK));
+    let import = |name: &str| imported(&desk, "ai-sdk", &captures.path().join(name));
     for name in ["ai-full.jsonl", "ai-ui.jsonl"] {
         let (run, facts) = import(name);
         assert_eq!(
@@ -78,13 +78,13 @@ fn streams_of_the_ai_sdk() {
 }
 
 fn agents(script: Script, names: [&str; 2], answers: &[&str]) {
-    let (desk, recordings) = (Desk::new(), record(script));
-    let (run, facts) = imported(&desk, "openai-agents", &recordings.path().join(names[0]));
+    let (desk, captures) = (Desk::new(), record(script));
+    let (run, facts) = imported(&desk, "openai-agents", &captures.path().join(names[0]));
     // No event says that a function has failed: its words are its output.
     has_the_errands(&facts, &[]);
     assert_eq!(of(&facts, "handoff.completed")[0]["payload"]["target"], "Clerk");
     assert_eq!(of(&facts, "turn.completed")[0]["payload"]["finishReason"], "unknown", "{run:#}");
-    let (_, facts) = imported(&desk, "openai-agents", &recordings.path().join(names[1]));
+    let (_, facts) = imported(&desk, "openai-agents", &captures.path().join(names[1]));
     assert_eq!(decisions(&facts), answers, "no event says what a person has answered");
     assert_eq!(tools(&facts, "tool.result"), ["pay", "pay"]);
 }
@@ -101,8 +101,8 @@ fn streams_of_the_agents_sdk_for_python() {
 }
 
 fn graph(script: Script, name: &str) {
-    let (desk, recordings) = (Desk::new(), record(script));
-    let (_, facts) = imported(&desk, "langgraph", &recordings.path().join(name));
+    let (desk, captures) = (Desk::new(), record(script));
+    let (_, facts) = imported(&desk, "langgraph", &captures.path().join(name));
     has_the_errands(&facts, &["weather"]);
     assert_eq!(texts(&facts)[2], "answered yes");
     assert_eq!(decisions(&facts), ["unknown"], "the answer is in no event");
@@ -124,8 +124,8 @@ fn a_stream_of_langgraph_for_python() {
 }
 
 fn session(script: Script, name: &str, failed: &[&str]) {
-    let (desk, recordings) = (Desk::new(), record(script));
-    let (_, facts) = imported(&desk, "mcp", &recordings.path().join(name));
+    let (desk, captures) = (Desk::new(), record(script));
+    let (_, facts) = imported(&desk, "mcp", &captures.path().join(name));
     let mut failures = tools(&facts, "tool.failed");
     failures.sort_unstable();
     assert_eq!(failures, failed);
@@ -150,7 +150,7 @@ fn a_session_of_mcp_for_python() {
 fn a_recording_that_cannot_be_read_is_refused_and_makes_no_run() {
     let desk = Desk::new();
     let refused = |form: &str, content: &[u8], says: &str| {
-        let file = desk.0.path().join("recording");
+        let file = desk.0.path().join("capture");
         std::fs::write(&file, content).unwrap();
         let output = desk.command(&["import", "--json", "--from", form]).arg(&file).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
