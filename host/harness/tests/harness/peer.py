@@ -63,10 +63,11 @@ def mcp(tool, arguments):
         with urllib.request.urlopen(request, timeout=30) as answer:
             if session := answer.headers.get("Mcp-Session-Id"):
                 headers["Mcp-Session-Id"] = session
-            lines = answer.read().decode().split("\n")
-        datas = [line[len("data:"):] if line.startswith("data:") else line for line in lines]
-        messages = [json.loads(data) for data in datas if data.strip().startswith("{")]
-        return next((message for message in messages if number is not None and message.get("id") == number), None)
+            for line in answer:
+                data = line.decode().removeprefix("data:").strip()
+                message = json.loads(data) if data.startswith("{") else {}
+                if number is not None and message.get("id") == number:
+                    return message
 
     client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "peer", "version": "1"}}
     begun = post("initialize", client, 1)
