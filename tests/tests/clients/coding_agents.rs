@@ -121,7 +121,7 @@ async fn a_scripted_agent_calls_the_tools_of_its_run_by_the_endpoint_that_it_was
     assert!(set["called"]["result"].is_object() && set["called"]["result"]["isError"] != true, "{set}");
     let get = called(r#"mcp state_get {"scope":"conversation","key":"color"}"#).await;
     assert_eq!(get["called"]["result"]["structuredContent"]["value"], "blue", "{get}");
-    let refused = called(r#"mcp start_agent {"agent":"coder","text":"go"}"#).await;
+    let refused = called(r#"mcp start_agent {"runner_id":"plugin:test/peer/default","text":"go"}"#).await;
     assert!(refused["called"]["error"].is_object() || refused["called"]["result"]["isError"] == true, "{refused}");
     host.check();
 }
