@@ -3,7 +3,7 @@
 use agent_host_protocol::{RunnerId, manifest::Permissions};
 use serde::{Deserialize, Serialize};
 
-use crate::resources::Names;
+use crate::{external_runners::check_permissions, resources::Names};
 
 /// Runners whose manifests executors may bring when they register.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -56,9 +56,7 @@ impl ExecutorRunnersConfig {
         if self.runner_ids.0.is_empty() {
             return Err("`runner_ids` names no runner".to_owned());
         }
-        self.permissions.http_hosts.iter().try_for_each(|host| {
-            agent_host_protocol::hosts::check(host).map_err(|problem| format!("`permissions.http_hosts`: {problem}"))
-        })
+        check_permissions(&self.permissions)
     }
 }
 

@@ -48,8 +48,15 @@ fn hybrid() -> ContextPolicy {
     ContextPolicy { ownership: ContextOwnership::Hybrid, ..ContextPolicy::default() }
 }
 
-fn first_version() -> semver::Version {
+pub(crate) const fn first_version() -> semver::Version {
     semver::Version::new(1, 0, 0)
+}
+
+/// Checks what the shape of permissions alone does not say.
+pub(crate) fn check_permissions(permissions: &Permissions) -> Result<(), String> {
+    permissions.http_hosts.iter().try_for_each(|host| {
+        agent_host_protocol::hosts::check(host).map_err(|problem| format!("`permissions.http_hosts`: {problem}"))
+    })
 }
 
 impl ExternalRunnerConfig {
@@ -74,8 +81,6 @@ impl ExternalRunnerConfig {
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
-        self.permissions.http_hosts.iter().try_for_each(|host| {
-            agent_host_protocol::hosts::check(host).map_err(|problem| format!("`permissions.http_hosts`: {problem}"))
-        })
+        check_permissions(&self.permissions)
     }
 }

@@ -11,12 +11,14 @@ use agent_host_protocol::{
         ArtifactOperation, Capabilities, ContextPolicy, EventOperation, HistoryOperation, KnowledgeOperation, Permissions,
         RunnerManifest, StateScope, ToolOperation,
     },
-    message::LocalizedText,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, json};
 
-use crate::mcp_servers::EnvValue;
+use crate::{
+    external_runners::{ExternalRunnerConfig, check_permissions, first_version},
+    mcp_servers::EnvValue,
+};
 
 /// Processes of one harness at one time, whatever the configuration says.
 const MAX_PROCESSES: u32 = 1_000;
@@ -150,7 +152,7 @@ pub enum HarnessPolicy {
 pub struct HarnessRule {
     /// The answer.
     pub policy: HarnessPolicy,
-    /// Kinds of tools (`read`, `edit`, `delete`, `move`, `search`, `execute`, `think`, `fetch`, `other`). None: all.
+    /// Kinds of tools (`read`, `edit`, `delete`, `move`, `search`, `execute`, `think`, `fetch`, `switch_mode`, `other`). None: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
     /// Folders and files, relative to the workspace or absolute: each location of the tool call is in one of them (`deny`: any
@@ -175,7 +177,7 @@ pub struct HarnessLimits {
     pub cpu_seconds: u64,
     /// Longest line on the standard output of an agent, in bytes.
     pub line_bytes: usize,
-    /// Output of an agent in one run, in bytes.
+    /// Output of an agent in one run, in bytes. The content of its open tool calls is in memory.
     pub output_bytes: u64,
     /// Messages of an agent in one second; more wait.
     pub messages_per_second: u32,
@@ -304,29 +306,27 @@ impl HarnessConfig {
     /// The manifest of the runner.
     #[must_use]
     pub fn manifest(&self) -> RunnerManifest {
-        let label = self.label.clone().unwrap_or_else(|| self.id.name().to_owned());
-        RunnerManifest {
+        let capabilities = Capabilities {
+            streaming: true,
+            tool_calling: true,
+            multimodal_input: true,
+            interrupt: true,
+            steering: self.preset != HarnessPreset::Command,
+            stateful_session: true,
+            ..Capabilities::default()
+        };
+        let runner = ExternalRunnerConfig {
             id: self.id.clone(),
-            name: self.id.name().to_owned(),
-            author: self.id.author().to_owned(),
-            plugin: self.id.plugin().to_owned(),
-            version: semver::Version::new(1, 0, 0),
-            label: LocalizedText::from_pairs([("en".to_owned(), label)]),
+            version: first_version(),
+            label: self.label.clone(),
             description: None,
-            capabilities: Capabilities {
-                streaming: true,
-                tool_calling: true,
-                multimodal_input: true,
-                interrupt: true,
-                steering: self.preset != HarnessPreset::Command,
-                stateful_session: true,
-                ..Capabilities::default()
-            },
+            capabilities,
             permissions: self.permissions.clone(),
             context: ContextPolicy::default(),
             config_schema: Vec::new(),
-            metadata: json!({ "harness": { "preset": self.preset } }),
-        }
+            metadata: Map::from_iter([("harness".to_owned(), json!({ "preset": self.preset }))]),
+        };
+        runner.manifest()
     }
 
     /// Takes relative paths of files relative to `base`.
@@ -380,9 +380,7 @@ impl HarnessConfig {
                 return Err(format!("`limits.{name}` is between {least} and {most}"));
             }
         }
-        self.permissions.http_hosts.iter().try_for_each(|host| {
-            agent_host_protocol::hosts::check(host).map_err(|problem| format!("`permissions.http_hosts`: {problem}"))
-        })
+        check_permissions(&self.permissions)
     }
 
     fn check_workspace(&self) -> Result<(), String> {

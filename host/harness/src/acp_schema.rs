@@ -41,7 +41,6 @@ pub(crate) struct Initialized {
 pub(crate) struct AgentCapabilities {
     pub(crate) load_session: bool,
     pub(crate) mcp_capabilities: McpCapabilities,
-    pub(crate) prompt_capabilities: PromptCapabilities,
     pub(crate) session_capabilities: SessionCapabilities,
 }
 
@@ -49,12 +48,6 @@ pub(crate) struct AgentCapabilities {
 #[serde(default)]
 pub(crate) struct McpCapabilities {
     pub(crate) http: bool,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct PromptCapabilities {
-    pub(crate) image: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -10,16 +10,13 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::{
     acp_schema::{Implementation, Initialized},
-    failure::{RunFailure, TurnError},
+    failure::{MAX_REASON, RunFailure, TurnError},
     frame::{RunFrame, TurnEnd},
     process::{AgentProcess, Line, Lines, ReadBounds},
     projection::text_of,
     results::{Results, cut},
     session,
 };
-
-/// Longest part of standard error that a failure quotes, in bytes.
-const MAX_QUOTE: usize = 2 * 1024;
 
 /// A line of the program.
 #[derive(Deserialize)]
@@ -90,7 +87,6 @@ pub(crate) async fn run(
         None => {}
     }
     let errors = process.errors().await;
-    let errors = errors.get(errors.ceil_char_boundary(errors.len().saturating_sub(MAX_QUOTE))..).unwrap_or_default();
     Err(if ended.was_not_started() {
         RunFailure::Unavailable(format!("the program cannot be started: {errors}")).into()
     } else {
@@ -132,12 +128,12 @@ async fn record(frame: &RunFrame, results: &mut Results, line: SentLine) -> Opti
             }
         }
         "run.completed" => {
-            let finish_reason = text(&["finish_reason"]).unwrap_or("stop").to_owned();
+            let finish_reason = cut(text(&["finish_reason"]).unwrap_or("stop"), MAX_REASON).to_owned();
             return Some(SaidEnd::Completed(TurnEnd { finish_reason, usage: data.get("usage").cloned() }));
         }
         "run.failed" => {
             let message = text(&["message"]).unwrap_or("the program says no more");
-            return Some(SaidEnd::Failed(RunFailure::Agent(cut(message, MAX_QUOTE).to_owned())));
+            return Some(SaidEnd::Failed(RunFailure::Agent(message.to_owned())));
         }
         _ => results.add(kind, data, None).await,
     }

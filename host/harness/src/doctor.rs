@@ -9,16 +9,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     acp,
-    confinement::Confinement,
-    launcher::Launch,
     link::{Answer, Link, LinkError, Registered, Request},
-    process::{AgentProcess, ProcessPlan, common_variables},
-    setup::{HarnessSetup, Shared},
+    process::AgentProcess,
+    results::cut,
+    setup::{HarnessSetup, ProcessDirs, Shared},
     workspace::make_private,
 };
 
 /// Time for a process to end after it was examined.
 const FINISH: Duration = Duration::from_millis(500);
+/// Longest name and version of an agent that are shown, in bytes.
+const MAX_TEXT: usize = 200;
 
 /// The state of a harness.
 #[derive(Debug, Clone, Serialize)]
@@ -46,18 +47,22 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// The capabilities of the executor.
+    /// The capabilities of the executor, as the host shows them.
     pub(crate) fn capabilities(&self, config: &HarnessConfig) -> Value {
-        let state = if self.problem.is_some() { "unavailable" } else { "ready" };
-        let more = json!({
-            "state": state,
+        json!({
+            "harness": config.id,
+            "provider": config.preset,
+            "command": config.command(),
+            "workspace": config.workspace,
+            "isolation": self.isolation,
+            "slots": config.max_processes,
+            "state": if self.problem.is_some() { "unavailable" } else { "ready" },
             "agent": self.agent,
             "version": self.version,
             "resumes": self.resumes,
             "mcp": self.mcp,
             "problem": self.problem,
-        });
-        capabilities(config, self.isolation, more)
+        })
     }
 }
 
@@ -93,71 +98,31 @@ pub(crate) async fn examine(shared: &Shared) -> Diagnosis {
         return diagnosis;
     }
     if let Err(problem) = introduce(shared, program, &mut diagnosis).await {
-        diagnosis.problem = Some(shared.secrets(None).clean(problem));
+        diagnosis.problem = Some(problem);
     }
     diagnosis
 }
 
 /// Starts the agent in a frame like that of a run, and asks for its name.
 async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis) -> Result<(), String> {
-    let limits = &shared.config.limits;
     let home = shared.root().join("doctor");
     make_private(&home).map_err(|error| format!("{} cannot be made: {error}", home.display()))?;
-    let confinement = (shared.isolation == HarnessIsolation::Landlock).then(|| {
-        let mut confinement = Confinement::of_program(&program);
-        confinement.readable.extend(shared.config.readable.iter().cloned());
-        confinement.writable.extend(shared.config.writable.iter().cloned());
-        confinement.writable.insert(home.clone());
-        confinement
-    });
-    let mut env = common_variables();
-    env.extend(shared.config.preset.variables().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    env.extend(shared.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())));
-    for name in ["HOME", "TMPDIR"] {
-        env.insert(name.to_owned(), home.to_string_lossy().into_owned());
-    }
-    let plan = ProcessPlan {
-        launcher: Arc::clone(&shared.launcher),
-        launch: Launch {
-            program,
-            args: shared.config.command().into_iter().skip(1).collect(),
-            max_memory_bytes: limits.max_memory_bytes,
-            max_open_files: limits.max_open_files,
-            cpu_seconds: limits.cpu_seconds,
-            confinement,
-        },
-        dir: home.clone(),
-        env,
-    };
+    let dirs = ProcessDirs { work: &home, home: &home, tmp: &home, writable: vec![home.clone()] };
+    let plan = shared.plan(program, dirs, "");
     let mut process = AgentProcess::start(&plan).map_err(|error| format!("the launcher cannot be started: {error}"))?;
-    let patience = Duration::from_millis(limits.start_timeout_ms);
+    let patience = Duration::from_millis(shared.config.limits.start_timeout_ms);
     let answer = acp::probe(&mut process, shared.read_bounds(), patience).await;
     process.finish(FINISH).await;
     // What the agent wrote for its introduction is of no use to anybody.
     let _ = fs::remove_dir_all(&home);
-    let agent = answer.map_err(|failure| failure.to_string())?;
+    let agent = answer.map_err(|failure| failure.message(&shared.secrets(None)))?;
     let info = agent.agent_info.unwrap_or_default();
-    diagnosis.agent = Some(info.name).filter(|name| !name.is_empty());
-    diagnosis.version = Some(info.version).filter(|version| !version.is_empty());
+    let text = |text: &str| Some(cut(text, MAX_TEXT).to_owned()).filter(|text| !text.is_empty());
+    diagnosis.agent = text(&info.name);
+    diagnosis.version = text(&info.version);
     diagnosis.resumes = agent.agent_capabilities.load_session || agent.agent_capabilities.session_capabilities.resume.is_some();
     diagnosis.mcp = agent.agent_capabilities.mcp_capabilities.http;
     Ok(())
-}
-
-/// Capabilities of an executor, as the host shows them.
-fn capabilities(config: &HarnessConfig, isolation: HarnessIsolation, more: Value) -> Value {
-    let mut all = json!({
-        "harness": config.id,
-        "provider": config.preset,
-        "command": config.command(),
-        "workspace": config.workspace,
-        "isolation": isolation,
-        "slots": config.max_processes,
-    });
-    if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
-        all.extend(more);
-    }
-    all
 }
 
 /// The way to no host.

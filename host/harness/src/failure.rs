@@ -2,7 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::stop::Stop;
+use crate::{results::cut, secrets::Secrets, stop::Stop};
+
+/// Longest message of a failure, in bytes: an agent may quote as much as it likes in an error.
+const MAX_MESSAGE: usize = 4 * 1024;
+/// Longest finish reason of an agent, in bytes.
+pub(crate) const MAX_REASON: usize = 100;
 
 /// The reason why a run fails.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +45,15 @@ impl RunFailure {
         }
     }
 
+    /// The message, without secrets.
+    pub(crate) fn message(&self, secrets: &Secrets) -> String {
+        cut(&secrets.clean(self.to_string()), MAX_MESSAGE).to_owned()
+    }
+
     /// The body of `finalize`.
-    pub(crate) fn finalize(&self, message: &str) -> Value {
-        json!({ "status": "failed", "code": self.code(), "message": message, "retryable": matches!(self, Self::Crashed(_)) })
+    pub(crate) fn finalize(&self, secrets: &Secrets) -> Value {
+        let is_retryable = matches!(self, Self::Crashed(_));
+        json!({ "status": "failed", "code": self.code(), "message": self.message(secrets), "retryable": is_retryable })
     }
 }
 

@@ -64,6 +64,8 @@ async fn serve(shared: Arc<Shared>) {
     while !shared.closing.is_cancelled() {
         let Some(executor) = register(&shared, &diagnosis).await else { break };
         claim_runs(&shared, &executor, &runs, &slots).await;
+        // A host that refuses every claim is not registered with at full speed.
+        wait(&shared, PAUSE).await;
         if shared.closing.is_cancelled() {
             runs.close();
             runs.wait().await;

@@ -74,18 +74,14 @@ async fn send(link: &dyn Link, request: Request<'_>) -> Result<Answer, HostError
     loop {
         tries += 1;
         let outcome = link.send(request.clone()).await;
-        let wait = match &outcome {
-            Ok(answer) if matches!(answer.status, 429 | 502 | 503) => answer.retry_after.map(Duration::from_secs),
-            Ok(_) => None,
-            Err(_) => None,
-        };
-        match outcome {
+        let wait = match outcome {
             Ok(answer) if !matches!(answer.status, 429 | 502 | 503) => return Ok(answer),
             // A full queue is not an end: the host says when there is room.
             Ok(answer) if tries >= TRIES && answer.status != 429 => return Ok(answer),
             Err(error) if tries >= TRIES => return Err(HostError::Unreachable(error.to_string())),
-            Ok(_) | Err(_) => {}
-        }
+            Ok(answer) => answer.retry_after.map(Duration::from_secs),
+            Err(_) => None,
+        };
         tokio::time::sleep(wait.unwrap_or(pause).min(MAX_PAUSE)).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }

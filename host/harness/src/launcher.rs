@@ -1,13 +1,15 @@
 //! The launcher: a small process between the host and an agent.
 //!
-//! The launcher bounds and confines itself, starts the program as its child, in a process group of its own, and waits. The confinement
-//! is inherited, so that it holds for whatever the program starts. As the subreaper of all of them, the launcher also gets the
-//! processes that leave the group, and ends when none is left:
+//! The launcher starts a copy of itself, in a process group of its own, and waits. The copy bounds and confines itself and becomes the
+//! program, so that bounds and confinement hold for whatever the program starts, and not for the launcher: a confined program can
+//! neither signal nor trace it. As the subreaper of all of them, the launcher also gets the processes that leave the group, and ends
+//! when none is left:
 //!
 //! - SIGTERM to the launcher: SIGINT to the group, SIGTERM after 2 s, SIGKILL to every process after 5 s. A second SIGTERM: SIGKILL
 //!   at once.
 //! - The program ended: SIGKILL to what it left behind.
 //! - The host is gone (nobody reads standard error any more): SIGKILL to every process.
+//! - The launcher is killed: SIGKILL to the program, by the kernel.
 //!
 //! No shell is involved, and nothing that the host has open is inherited but the three standard streams.
 
@@ -23,7 +25,8 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{
-        Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, setrlimit, wait,
+        Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper,
+        set_parent_process_death_signal, setrlimit, wait,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -43,8 +46,10 @@ pub(crate) const KILL_AFTER: Duration = Duration::from_secs(5);
 pub(crate) const NOT_STARTED: u8 = 126;
 /// Pause between two looks for processes that are left.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Looks for processes that are left: a process in an uninterruptible wait is given up after a second.
+/// Looks for processes that are left in which none has ended: a process in an uninterruptible wait is given up after a second.
 const LOOKS: u32 = 200;
+/// The last argument of the copy that becomes the program.
+const COPY: &str = "program";
 
 /// The order to the launcher, as its one argument in JSON. It has no secrets: those are in the environment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,7 +75,9 @@ pub(crate) struct Launch {
 /// `args` are the arguments of the process after the name of the command.
 #[must_use]
 pub fn launch(args: Vec<OsString>) -> ExitCode {
-    match start(args) {
+    let is_copy = args.get(1).is_some_and(|word| word == COPY);
+    let outcome = read_order(&args).and_then(|order| if is_copy { Err(become_program(&order)) } else { watch() });
+    match outcome {
         Ok(code) => ExitCode::from(code),
         Err(problem) => {
             // The host reads standard error; nobody is there to be told otherwise.
@@ -81,18 +88,35 @@ pub fn launch(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn start(args: Vec<OsString>) -> Result<u8, String> {
+fn read_order(args: &[OsString]) -> Result<Launch, String> {
     let order = args.first().and_then(|order| order.to_str()).ok_or("the order is missing: the host starts this command")?;
-    let launch: Launch = serde_json::from_str(order).map_err(|error| format!("the order cannot be read: {error}"))?;
-    bound(&launch).map_err(|error| format!("the limits cannot be set: {error}"))?;
-    set_child_subreaper(Some(rustix::process::getpid())).map_err(|error| format!("children cannot be kept: {error}"))?;
-    // Before any thread exists: a confinement holds for the thread that takes it on, and what it starts.
-    if let Some(confinement) = &launch.confinement {
-        confinement.take_on()?;
+    serde_json::from_str(order).map_err(|error| format!("the order cannot be read: {error}"))
+}
+
+/// Bounds and confines this process, and executes the program in its place. Returns the reason if that fails.
+fn become_program(launch: &Launch) -> String {
+    let prepared = || {
+        set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(|error| format!("the end of the launcher cannot be watched: {error}"))?;
+        bound(launch).map_err(|error| format!("the limits cannot be set: {error}"))?;
+        launch.confinement.as_ref().map_or(Ok(()), Confinement::take_on)
+    };
+    match prepared() {
+        Ok(()) => {
+            let error = Command::new(&launch.program).args(&launch.args).exec();
+            format!("{} cannot be started: {error}", launch.program.display())
+        }
+        Err(problem) => problem,
     }
+}
+
+/// Starts the copy, and waits for its end.
+fn watch() -> Result<u8, String> {
+    set_child_subreaper(Some(rustix::process::getpid())).map_err(|error| format!("children cannot be kept: {error}"))?;
+    // The copy is a child of this very thread, whose end is that of the program.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("no runtime can be made: {error}"))?;
-    let code = runtime.block_on(supervise(&launch));
+    let code = runtime.block_on(supervise());
     // The thread that watches standard error may wait for ever.
     runtime.shutdown_background();
     code
@@ -113,14 +137,14 @@ fn bound(launch: &Launch) -> io::Result<()> {
     Ok(())
 }
 
-async fn supervise(launch: &Launch) -> Result<u8, String> {
+async fn supervise() -> Result<u8, String> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
-    let mut command = Command::new(&launch.program);
-    command.args(&launch.args).process_group(0);
-    let mut child = tokio::process::Command::from(command)
-        .spawn()
-        .map_err(|error| format!("{} cannot be started: {error}", launch.program.display()))?;
+    // The file of this process, even if it was replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(std::env::args_os().skip(1)).arg(COPY).process_group(0);
+    let mut child =
+        tokio::process::Command::from(command).spawn().map_err(|error| format!("no process can be started: {error}"))?;
     let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
     let to_group = |signal: Signal| {
         if let Some(group) = group {
@@ -186,10 +210,13 @@ fn watch_host() -> oneshot::Receiver<()> {
 /// Kills and reaps every process that is left below this one. As their subreaper, it becomes their parent as soon as their own parent
 /// is gone.
 async fn kill_leftovers() {
-    for _ in 0..LOOKS {
+    let mut looks = 0;
+    while looks < LOOKS {
+        looks += 1;
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some(_)) => {}
+                // Processes that fork faster than they are found are not given up.
+                Ok(Some(_)) => looks = 0,
                 Ok(None) => break,
                 // None is left.
                 Err(_) => return,

@@ -69,11 +69,10 @@ fn fits(rule: &HarnessRule, intent: &Intent, workspace: &Path) -> bool {
 
 /// True if `command` begins with one of the rule's commands, as whole words.
 fn begins(rule: &HarnessRule, command: &str) -> bool {
-    let mut words = command.split_whitespace();
     rule.commands.iter().any(|beginning| {
-        let mut words = words.clone();
+        let mut words = command.split_whitespace();
         beginning.split_whitespace().all(|word| words.next() == Some(word))
-    }) && words.next().is_some()
+    })
 }
 
 /// `path` without `.` and `..`. Links are not followed: confinement is what holds a process.

@@ -22,7 +22,7 @@ use tokio::{
 use crate::launcher::{KILL_AFTER, Launch, NOT_STARTED};
 
 /// Bytes of standard error that are kept: its end, where programs say why they failed.
-const KEPT_ERRORS: usize = 4 * 1024;
+const KEPT_ERRORS: usize = 2 * 1024;
 /// Time beyond [`KILL_AFTER`] after which the launcher itself is killed.
 const LAUNCHER_GRACE: Duration = Duration::from_secs(3);
 /// Time for the rest of standard error after the end of a process.

@@ -3,7 +3,7 @@
 //! One task appends. The queue to it is bounded, so that an agent that says more than the host takes is not read any further.
 //! Pieces of one message that wait together become one result.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use agent_host_protocol::{SentResult, fact};
 use bytes::Bytes;
@@ -27,64 +27,51 @@ const BATCH: usize = 64;
 const BATCH_BYTES: usize = 128 * 1024;
 /// Bytes of a message, and of one value in a result: `limits.result_bytes` of the host is 32 KiB by default, and JSON escapes.
 const PIECE: usize = 12 * 1024;
+/// Parts of the content of one tool call that are recorded; each can be an artifact.
+const MAX_PARTS: usize = 50;
+/// Largest result that waits, in bytes: a program may send any, and the queue holds many. `limits.result_bytes` is less by far.
+const MAX_RESULT: usize = 1 << 20;
 
+/// An entry of the queue.
 enum Entry {
-    Result(Draft),
+    Piece(Piece),
+    Result(SentResult),
     /// Everything before is in the record when this is answered.
     Flush(oneshot::Sender<()>),
 }
 
-/// A result that is not appended yet.
-struct Draft {
-    kind: Cow<'static, str>,
-    data: Value,
-    metadata: Option<Value>,
+/// A piece of a message.
+struct Piece {
+    /// `message.delta` or `reasoning.delta`.
+    kind: &'static str,
+    message_id: String,
+    text: String,
 }
 
-impl Draft {
-    /// The text and the message of a piece of a message.
-    fn piece(&mut self) -> Option<(&str, &mut String)> {
-        if !matches!(&*self.kind, "message.delta" | "reasoning.delta") {
-            return None;
-        }
-        let data = self.data.as_object_mut()?;
-        let mut members = data.iter_mut();
-        // In the order of their names.
-        let (chunk, id) = (members.next()?.1, members.next()?.1);
-        match (id, chunk.get_mut("content")?) {
-            (Value::String(id), Value::String(text)) => Some((id, text)),
-            _ => None,
-        }
-    }
-
-    /// Adds the next result to this one, if both are pieces of one message.
-    fn joined(&mut self, next: &mut Self) -> bool {
-        if self.kind != next.kind {
-            return false;
-        }
-        let (Some((id, text)), Some((next_id, next_text))) = (self.piece(), next.piece()) else { return false };
-        let fits = id == next_id && text.len() + next_text.len() <= PIECE;
+impl Piece {
+    /// Adds the next piece to this one, if both are of one message.
+    fn join(&mut self, next: &Self) -> bool {
+        let fits = self.kind == next.kind && self.message_id == next.message_id && self.text.len() + next.text.len() <= PIECE;
         if fits {
-            text.push_str(next_text);
+            self.text.push_str(&next.text);
         }
         fits
     }
 
-    fn sent(self) -> Option<SentResult> {
-        let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
-        let metadata = match &self.metadata {
-            Some(metadata) => Some(raw(metadata)?),
-            None => None,
-        };
-        Some(SentResult {
-            kind: self.kind.into_owned(),
-            data: raw(&self.data)?,
-            run_id: None,
-            sequence: None,
-            timestamp: None,
-            metadata,
-        })
+    fn into_result(self) -> Option<SentResult> {
+        let chunk = json!({ "role": "assistant", "content": self.text });
+        result(self.kind.to_owned(), &json!({ "message_id": self.message_id, "chunk": chunk }), None)
     }
+}
+
+/// A result of the executor API. `None` if the values are no JSON, which they always are.
+fn result(kind: String, data: &Value, metadata: Option<&Value>) -> Option<SentResult> {
+    let raw = |value: &Value| RawValue::from_string(value.to_string()).ok();
+    let metadata = match metadata {
+        Some(metadata) => Some(raw(metadata)?),
+        None => None,
+    };
+    Some(SentResult { kind, data: raw(data)?, run_id: None, sequence: None, timestamp: None, metadata })
 }
 
 /// The message that is open.
@@ -124,9 +111,21 @@ impl Results {
         }
     }
 
-    async fn put(&self, kind: impl Into<Cow<'static, str>>, data: Value, metadata: Option<Value>) {
+    async fn put(&self, entry: Entry) {
         // Nobody takes results of a run that was stopped.
-        let _ = self.queue.send(Entry::Result(Draft { kind: kind.into(), data, metadata })).await;
+        let _ = self.queue.send(entry).await;
+    }
+
+    async fn put_piece(&self, kind: &'static str, message_id: String, text: &str) {
+        self.put(Entry::Piece(Piece { kind, message_id, text: text.to_owned() })).await;
+    }
+
+    async fn put_result(&self, kind: String, data: &Value, metadata: Option<&Value>) {
+        match result(kind, data, metadata) {
+            Some(result) if result.bytes() <= MAX_RESULT => self.put(Entry::Result(result)).await,
+            Some(result) => tracing::debug!(kind = result.kind, bytes = result.bytes(), "a result of an agent is too large"),
+            None => {}
+        }
     }
 
     fn next_id(&mut self) -> String {
@@ -152,8 +151,7 @@ impl Results {
             };
             self.message.id = Some(id.clone());
             self.message.text.push_str(piece);
-            self.put("message.delta", json!({ "message_id": id, "chunk": { "role": "assistant", "content": piece } }), None)
-                .await;
+            self.put_piece("message.delta", id, piece).await;
         }
     }
 
@@ -161,7 +159,7 @@ impl Results {
         if let Some(id) = self.message.id.take() {
             let text = std::mem::take(&mut self.message.text);
             let message = json!({ "role": "assistant", "content": text });
-            self.put("message.completed", json!({ "message_id": id, "message": message }), None).await;
+            self.put_result("message.completed".to_owned(), &json!({ "message_id": id, "message": message }), None).await;
         }
     }
 
@@ -179,8 +177,7 @@ impl Results {
                 None => self.next_id(),
             };
             self.reasoning.id = Some(id.clone());
-            self.put("reasoning.delta", json!({ "message_id": id, "chunk": { "role": "assistant", "content": piece } }), None)
-                .await;
+            self.put_piece("reasoning.delta", id, piece).await;
         }
     }
 
@@ -206,12 +203,17 @@ impl Results {
     }
 
     /// A result of another type. The open message is completed before.
-    pub(crate) async fn add(&mut self, kind: impl Into<Cow<'static, str>>, data: Value, metadata: Option<Value>) {
+    pub(crate) async fn add(&mut self, kind: impl Into<String>, data: Value, metadata: Option<Value>) {
         self.end_reasoning().await;
         self.end_message().await;
         let data = self.secrets.clean_value(data);
         let metadata = metadata.map(|metadata| self.secrets.clean_value(metadata));
-        self.put(kind, data, metadata).await;
+        self.put_result(kind.into(), &data, metadata.as_ref()).await;
+    }
+
+    /// The first `max` bytes of `text`, without secrets. A secret is removed before the cut, which could leave a part of it.
+    pub(crate) fn excerpt(&self, text: &str, max: usize) -> String {
+        cut(&self.secrets.clean(text.to_owned()), max).to_owned()
     }
 
     /// The beginning of a tool call of the agent itself.
@@ -227,12 +229,15 @@ impl Results {
         let end = match output {
             Ok(parts) => {
                 let mut small = Vec::with_capacity(parts.len());
-                for part in parts {
-                    small.push(self.small_part(name, part).await);
+                let mut bytes = 0;
+                for part in parts.into_iter().take(MAX_PARTS) {
+                    let part = self.small_part(name, part, bytes).await;
+                    bytes += part.to_string().len();
+                    small.push(part);
                 }
                 ("result", Value::Array(small))
             }
-            Err(error) => ("error", Value::String(cut(&error, PIECE).to_owned())),
+            Err(error) => ("error", Value::String(self.excerpt(&error, PIECE))),
         };
         if let Some(data) = data.as_object_mut() {
             data.insert(end.0.to_owned(), end.1);
@@ -249,13 +254,14 @@ impl Results {
     pub(crate) async fn plan(&mut self, steps: Vec<(String, String)>) {
         let done = steps.iter().all(|(_, status)| status == "completed");
         let steps: Vec<Value> =
-            steps.iter().take(100).map(|(step, status)| json!({ "step": cut(step, 200), "status": status })).collect();
+            steps.iter().take(100).map(|(step, status)| json!({ "step": cut(step, 200), "status": cut(status, 40) })).collect();
         self.add(fact::PLAN, json!({ "steps": steps, "final": done }), None).await;
     }
 
-    /// A part of the content of a tool call: a large text becomes an artifact, with its beginning beside it.
-    async fn small_part(&self, name: &str, part: Value) -> Value {
-        if part.to_string().len() <= PIECE {
+    /// A part of the content of a tool call: a text that does not fit beside the `used` bytes of the parts before becomes an
+    /// artifact, with its beginning beside it.
+    async fn small_part(&self, name: &str, part: Value, used: usize) -> Value {
+        if used + part.to_string().len() <= PIECE {
             return part;
         }
         let text = part.get("text").and_then(Value::as_str);
@@ -263,7 +269,7 @@ impl Results {
             Some(text) => (text.to_owned(), "text/plain", format!("{name}-output.txt")),
             None => (part.to_string(), "application/json", format!("{name}-output.json")),
         };
-        let head = text.map_or_else(String::new, |text| cut(text, PIECE / 4).to_owned());
+        let head = text.filter(|_| used < PIECE).map_or_else(String::new, |text| self.excerpt(text, PIECE / 4));
         match self.stored(&file, media_type, content).await {
             Ok(reference) => json!({ "type": "truncated", "text": head, "artifact": reference }),
             Err(bytes) => json!({ "type": "truncated", "text": head, "bytes": bytes }),
@@ -325,28 +331,33 @@ async fn append(run: Arc<HeldRun>, mut entries: mpsc::Receiver<Entry>, stop: Sto
 }
 
 async fn append_entries(run: &HeldRun, entries: impl Iterator<Item = Entry>) -> Result<(), HostError> {
-    let mut drafts: Vec<Draft> = Vec::new();
+    let mut results: Vec<SentResult> = Vec::new();
+    let mut open: Option<Piece> = None;
     for entry in entries {
+        if let (Entry::Piece(next), Some(piece)) = (&entry, &mut open)
+            && piece.join(next)
+        {
+            continue;
+        }
+        results.extend(open.take().and_then(Piece::into_result));
         match entry {
-            Entry::Result(mut draft) => {
-                if drafts.last_mut().is_none_or(|last| !last.joined(&mut draft)) {
-                    drafts.push(draft);
-                }
-            }
+            Entry::Piece(piece) => open = Some(piece),
+            Entry::Result(result) => results.push(result),
             Entry::Flush(done) => {
-                append_all(run, std::mem::take(&mut drafts)).await?;
+                append_all(run, std::mem::take(&mut results)).await?;
                 // The run may not wait for it any more.
                 let _ = done.send(());
             }
         }
     }
-    append_all(run, drafts).await
+    results.extend(open.and_then(Piece::into_result));
+    append_all(run, results).await
 }
 
-async fn append_all(run: &HeldRun, drafts: Vec<Draft>) -> Result<(), HostError> {
+async fn append_all(run: &HeldRun, results: Vec<SentResult>) -> Result<(), HostError> {
     let mut batch = Vec::new();
     let mut bytes = 0;
-    for result in drafts.into_iter().filter_map(Draft::sent) {
+    for result in results {
         if batch.len() == BATCH || (bytes + result.bytes() > BATCH_BYTES && !batch.is_empty()) {
             append_batch(run, std::mem::take(&mut batch)).await?;
             bytes = 0;
@@ -398,18 +409,19 @@ pub(crate) fn present(map: Map<String, Value>) -> Value {
 mod tests {
     use super::*;
 
-    fn delta(id: &str, text: &str) -> Draft {
-        let data = json!({ "message_id": id, "chunk": { "role": "assistant", "content": text } });
-        Draft { kind: "message.delta".into(), data, metadata: None }
+    fn delta(message_id: &str, text: &str) -> Piece {
+        Piece { kind: "message.delta", message_id: message_id.to_owned(), text: text.to_owned() }
     }
 
     #[test]
     fn pieces_of_one_message_become_one_result() {
         let mut first = delta("m1", "a");
-        assert!(first.joined(&mut delta("m1", "b")));
-        assert!(!first.joined(&mut delta("m2", "c")));
-        assert!(!first.joined(&mut delta("m1", &"x".repeat(PIECE))), "a result has a bound");
-        assert_eq!(first.sent().unwrap().data.get(), r#"{"chunk":{"content":"ab","role":"assistant"},"message_id":"m1"}"#);
+        assert!(first.join(&delta("m1", "b")));
+        assert!(!first.join(&delta("m2", "c")));
+        assert!(!first.join(&Piece { kind: "reasoning.delta", ..delta("m1", "c") }));
+        assert!(!first.join(&delta("m1", &"x".repeat(PIECE))), "a result has a bound");
+        let result = first.into_result().unwrap();
+        assert_eq!(result.data.get(), r#"{"chunk":{"content":"ab","role":"assistant"},"message_id":"m1"}"#);
     }
 
     #[test]

@@ -1,24 +1,22 @@
 //! One run: from its claim to its end.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use agent_host_config::{HarnessIsolation, HarnessPreset};
+use agent_host_config::HarnessPreset;
 use agent_host_protocol::time;
 use serde_json::json;
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     acp, command,
-    confinement::Confinement,
     failure::{RunFailure, TurnError},
     frame::{Inputs, RunFrame, TurnEnd},
     host_api::{Claimed, HeldRun, HostError},
-    launcher::Launch,
-    process::{AgentProcess, ProcessPlan, common_variables},
+    process::AgentProcess,
     projection::Projection,
     results::Results,
     secrets::Secrets,
-    setup::Shared,
+    setup::{ProcessDirs, Shared},
     stop::{Stop, StopFlag},
     workspace::{Workspace, resolve},
 };
@@ -80,53 +78,24 @@ async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &St
     let program = shared.program().map_err(RunFailure::Unavailable)?;
     let dir = resolve(&config.workspace, &context, &shared.data_dir);
     let root = shared.root();
-    let workspace = Workspace::open(dir.clone(), &root).await;
+    let workspace = Workspace::open(dir.clone(), &shared.locks(), &root.join("homes")).await;
     let workspace =
         workspace.map_err(|error| RunFailure::Files(format!("the workspace {} cannot be opened: {error}", dir.display())))?;
     let own = root.join("runs").join(context.run_id.to_string());
     let projection = Projection::write(own.clone(), &workspace.home, &config, &context, &run, mcp.as_ref()).await;
     let projection = projection
         .map_err(|error| RunFailure::Files(format!("the files of the run cannot be written to {}: {error}", own.display())))?;
-    let plan = plan(shared, &program, &workspace, &projection, run.base_url());
+    let dirs = ProcessDirs {
+        work: &workspace.dir,
+        home: &workspace.home,
+        tmp: &projection.dir.join("tmp"),
+        writable: vec![workspace.dir.clone(), workspace.home.clone(), projection.dir.clone()],
+    };
+    let mut plan = shared.plan(program, dirs, run.base_url());
+    plan.env.insert("AGENT_HOST_CONTEXT".to_owned(), projection.context_file.to_string_lossy().into_owned());
     let takes_inputs = context.context.available_apis.steering && config.preset != HarnessPreset::Command;
     let inputs = takes_inputs.then(|| Inputs::new(Arc::clone(&run), stop.clone()));
     Ok(RunFrame { run, config, context, mcp, workspace: Arc::new(workspace), projection, plan, stop: stop.clone(), inputs })
-}
-
-/// The frame of the agent's process.
-fn plan(shared: &Shared, program: &Path, workspace: &Workspace, projection: &Projection, base_url: &str) -> ProcessPlan {
-    let config = &shared.config;
-    let limits = &config.limits;
-    let confinement = (shared.isolation == HarnessIsolation::Landlock).then(|| {
-        let mut confinement = Confinement::of_program(program);
-        confinement.readable.extend(config.readable.iter().cloned());
-        confinement.writable.extend([&workspace.dir, &workspace.home, &projection.dir].map(Clone::clone));
-        confinement.writable.extend(config.writable.iter().cloned());
-        confinement.ports.extend(&config.connect_ports);
-        let host = base_url.parse::<http::Uri>().ok();
-        confinement.ports.extend(host.and_then(|host| host.port_u16()));
-        confinement
-    });
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    let mut env = common_variables();
-    env.extend(config.preset.variables().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    env.extend(shared.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())));
-    env.insert("HOME".to_owned(), text(&workspace.home));
-    env.insert("TMPDIR".to_owned(), text(&projection.dir.join("tmp")));
-    env.insert("AGENT_HOST_CONTEXT".to_owned(), text(&projection.context_file));
-    ProcessPlan {
-        launcher: Arc::clone(&shared.launcher),
-        launch: Launch {
-            program: program.to_owned(),
-            args: config.command().into_iter().skip(1).collect(),
-            max_memory_bytes: limits.max_memory_bytes,
-            max_open_files: limits.max_open_files,
-            cpu_seconds: limits.cpu_seconds,
-            confinement,
-        },
-        dir: workspace.dir.clone(),
-        env,
-    }
 }
 
 /// Starts the agent and has it answer.
@@ -168,7 +137,7 @@ async fn end(run: &HeldRun, outcome: &Result<TurnEnd, TurnError>, secrets: &Secr
         Err(TurnError::Stopped(Stop::Cancelled)) => cancelled(run).await,
         Err(TurnError::Stopped(Stop::Shutdown)) => run.release("the harness ends").await,
         Err(TurnError::Stopped(Stop::ClaimLost)) => Ok(()),
-        Err(TurnError::Failed(failure)) => run.finalize(&failure.finalize(&secrets.clean(failure.to_string()))).await,
+        Err(TurnError::Failed(failure)) => run.finalize(&failure.finalize(secrets)).await,
     }
 }
 

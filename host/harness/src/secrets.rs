@@ -5,7 +5,7 @@ use serde_json::Value;
 /// The replacement of a secret.
 const MARK: &str = "[secret]";
 /// Shorter values are not removed: they would match everywhere and reveal nothing.
-const MIN_SECRET: usize = 6;
+const MIN_SECRET: usize = 4;
 
 /// The secrets of a process. Neither `Debug` nor any serialization shows them.
 #[derive(Clone, Default)]
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_found_for_any_split() {
-        let secrets = Secrets::new(["sk-canary-1", "short", "pass\"word"]);
+        let secrets = Secrets::new(["sk-canary-1", "abc", "pass\"word"]);
         let text = "key sk-canary-1, sk-canary and pass\"word.";
         for size in 1..text.len() {
             let mut stream = CleanStream::default();

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 use crate::{acp_schema::Initialized, frame::RunFrame, results::Results, workspace::Workspace};
 
+/// Longest reason why a session is not resumed, in bytes.
+const MAX_REASON: usize = 2 * 1024;
 /// Names of the state.
 const SESSION_ID: &str = "external.session_id";
 const WORKING_DIRECTORY: &str = "external.working_directory";
@@ -39,7 +41,7 @@ pub(crate) async fn record(
     if let (Some(fact), Err(reason)) = (fact.as_object_mut(), resumed)
         && !reason.is_empty()
     {
-        fact.insert("reason".to_owned(), json!(reason));
+        fact.insert("reason".to_owned(), json!(results.excerpt(&reason, MAX_REASON)));
     }
     results.add("harness.session", fact, None).await;
     if frame.context.context.conversation_id.is_none() {

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
@@ -10,9 +10,10 @@ use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    confinement,
+    confinement::{self, Confinement},
+    launcher::Launch,
     link::Link,
-    process::{ReadBounds, find_program},
+    process::{ProcessPlan, ReadBounds, common_variables, find_program},
     secrets::Secrets,
     workspace::safe_name,
 };
@@ -60,6 +61,18 @@ pub(crate) struct Shared {
     program: OnceLock<Result<PathBuf, String>>,
 }
 
+/// The directories of a process.
+pub(crate) struct ProcessDirs<'a> {
+    /// Working directory.
+    pub(crate) work: &'a Path,
+    /// `HOME`.
+    pub(crate) home: &'a Path,
+    /// `TMPDIR`.
+    pub(crate) tmp: &'a Path,
+    /// Directories that a confined process may write to.
+    pub(crate) writable: Vec<PathBuf>,
+}
+
 impl Shared {
     pub(crate) fn new(setup: HarnessSetup, link: Arc<dyn Link>, closing: CancellationToken) -> Self {
         let HarnessSetup { config, env, data_dir, launcher } = setup;
@@ -80,6 +93,41 @@ impl Shared {
     /// Says what is missing and how to install it.
     pub(crate) fn program(&self) -> Result<PathBuf, String> {
         self.program.get_or_init(|| program(&self.config)).clone()
+    }
+
+    /// The directory of the locks of workspaces, which several harnesses can have.
+    pub(crate) fn locks(&self) -> PathBuf {
+        self.data_dir.join("harness").join("locks")
+    }
+
+    /// The agent's process in these directories: its command, environment, limits and confinement. `base_url` is that of the host;
+    /// empty for none.
+    pub(crate) fn plan(&self, program: PathBuf, dirs: ProcessDirs<'_>, base_url: &str) -> ProcessPlan {
+        let (config, limits) = (&self.config, &self.config.limits);
+        let confinement = (self.isolation == HarnessIsolation::Landlock).then(|| {
+            let mut confinement = Confinement::of_program(&program);
+            confinement.readable.extend(config.readable.iter().cloned());
+            confinement.writable.extend(config.writable.iter().cloned().chain(dirs.writable));
+            confinement.ports.extend(&config.connect_ports);
+            let host = base_url.parse::<http::Uri>().ok();
+            confinement.ports.extend(host.and_then(|host| host.port_u16()));
+            confinement
+        });
+        let mut env = common_variables();
+        env.extend(config.preset.variables().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        env.extend(self.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())));
+        for (name, dir) in [("HOME", dirs.home), ("TMPDIR", dirs.tmp)] {
+            env.insert(name.to_owned(), dir.to_string_lossy().into_owned());
+        }
+        let launch = Launch {
+            program,
+            args: config.command().into_iter().skip(1).collect(),
+            max_memory_bytes: limits.max_memory_bytes,
+            max_open_files: limits.max_open_files,
+            cpu_seconds: limits.cpu_seconds,
+            confinement,
+        };
+        ProcessPlan { launcher: Arc::clone(&self.launcher), launch, dir: dirs.work.to_owned(), env }
     }
 
     pub(crate) fn secrets(&self, token: Option<&str>) -> Secrets {

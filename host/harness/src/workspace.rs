@@ -35,11 +35,11 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Opens the workspace of a run, once no other run is in it. `root` is the directory of the harness's own files.
-    pub(crate) async fn open(dir: PathBuf, root: &Path) -> io::Result<Self> {
+    /// Opens the workspace of a run, once no other run is in it. `locks` is common to the harnesses that can have the workspace; the
+    /// home is below `homes`.
+    pub(crate) async fn open(dir: PathBuf, locks: &Path, homes: &Path) -> io::Result<Self> {
         let key = digest(&dir.to_string_lossy());
-        let locks = root.join("locks");
-        make_private(&locks)?;
+        make_private(locks)?;
         let lock = fs::File::options().create(true).truncate(false).write(true).open(locks.join(&key))?;
         // Each run has opened the file for itself, so that the lock also holds between runs of one process.
         while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -51,7 +51,7 @@ impl Workspace {
         let is_new = !dir.is_dir();
         fs::create_dir_all(&dir)?;
         let dir = dir.canonicalize()?;
-        let home = root.join("homes").join(&key);
+        let home = homes.join(&key);
         make_private(&home)?;
         Ok(Self { dir, home, is_new, _lock: lock })
     }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     async fn workspace(root: &Path) -> Workspace {
-        Workspace::open(root.join("space"), &root.join("own")).await.unwrap()
+        Workspace::open(root.join("space"), &root.join("locks"), &root.join("homes")).await.unwrap()
     }
 
     #[tokio::test]

@@ -109,6 +109,24 @@ async fn a_scripted_agent_answers_asks_and_keeps_its_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_scripted_agent_calls_the_tools_of_its_run_by_the_endpoint_that_it_was_given() {
+    let host = scripted();
+    let called = async |order: &str| -> Value {
+        let ended = said(&host, order).await.completed();
+        serde_json::from_str(&ended.message_texts().concat()).unwrap_or_else(|error| panic!("{error}: {ended}"))
+    };
+    let set = called(r#"mcp state_set {"scope":"conversation","key":"color","value":"blue"}"#).await;
+    let tools = set["tools"].as_array().unwrap();
+    assert!(tools.contains(&json!("history_page")) && !tools.contains(&json!("start_agent")), "{set}");
+    assert!(set["called"]["result"].is_object() && set["called"]["result"]["isError"] != true, "{set}");
+    let get = called(r#"mcp state_get {"scope":"conversation","key":"color"}"#).await;
+    assert_eq!(get["called"]["result"]["structuredContent"]["value"], "blue", "{get}");
+    let refused = called(r#"mcp start_agent {"runner_id":"plugin:test/peer/default","text":"go"}"#).await;
+    assert!(refused["called"]["error"].is_object() || refused["called"]["result"]["isError"] == true, "{refused}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_host_leaves_no_agent_and_its_run_goes_on_in_its_session() {
     let mut host = scripted();
     said(&host, "remember one").await.completed();

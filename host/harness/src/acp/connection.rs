@@ -2,9 +2,12 @@
 //!
 //! Messages of the agent wait in a queue with a bound; while the queue is full, the agent is not read.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use serde::Deserialize;
@@ -12,17 +15,24 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncWriteExt as _},
     process::ChildStdin,
-    sync::{Mutex, mpsc},
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinHandle,
+    time::sleep,
 };
 
 use crate::{
     acp_schema::INTERNAL_ERROR,
     process::{Line, Lines, ReadBounds},
+    stop::StopFlag,
 };
 
 /// Messages of the agent that wait.
 const QUEUE: usize = 256;
+/// Bytes of messages of the agent that wait, beside the one that is read: as many long lines as [`QUEUE`] allows would not fit into
+/// memory.
+const QUEUE_BYTES: usize = 8 << 20;
+/// Time for a message to an agent whose run is stopped.
+const LAST_WRITE: Duration = Duration::from_millis(100);
 /// Lines that are no message, after which the agent counts as broken: programs write a line of their log to the wrong stream.
 const MAX_GARBAGE: u32 = 1_000;
 
@@ -113,17 +123,33 @@ impl Message {
 
 /// Writes to the agent. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Writer(Arc<Mutex<ChildStdin>>);
+pub(super) struct Writer {
+    stdin: Arc<Mutex<ChildStdin>>,
+    stop: StopFlag,
+}
 
 impl Writer {
-    /// Sends a message. An agent that is gone is noticed by whoever reads from it.
+    /// Sends a message. An agent that is gone is noticed by whoever reads from it. The write waits for an agent that does not read, but
+    /// not beyond the stop of the run: nobody could cancel the run otherwise.
     async fn send(&self, message: Value) {
         let mut line = message.to_string();
         line.push('\n');
-        let mut stdin = self.0.lock().await;
-        let written = stdin.write_all(line.as_bytes()).await;
-        if let Err(error) = written.and(stdin.flush().await) {
-            tracing::debug!(%error, "an agent does not take a message");
+        let write = async {
+            let mut stdin = self.stdin.lock().await;
+            stdin.write_all(line.as_bytes()).await?;
+            stdin.flush().await
+        };
+        let stopped = async {
+            self.stop.stopped().await;
+            sleep(LAST_WRITE).await;
+        };
+        tokio::select! {
+            written = write => {
+                if let Err(error) = written {
+                    tracing::debug!(%error, "an agent does not take a message");
+                }
+            }
+            () = stopped => tracing::debug!("an agent does not read a message before its end"),
         }
     }
 
@@ -149,18 +175,25 @@ impl Writer {
 /// A connection to an agent.
 pub(super) struct Connection {
     pub(super) writer: Writer,
-    messages: mpsc::Receiver<Message>,
+    messages: mpsc::Receiver<(Message, OwnedSemaphorePermit)>,
     reading: JoinHandle<()>,
     garbage: Arc<AtomicU32>,
     requests: u64,
 }
 
 impl Connection {
-    pub(super) fn new(stdin: ChildStdin, stdout: impl AsyncRead + Unpin + Send + 'static, bounds: ReadBounds) -> Self {
+    /// Starts to read. Writes end with `stop`.
+    pub(super) fn new(
+        stdin: ChildStdin,
+        stdout: impl AsyncRead + Unpin + Send + 'static,
+        bounds: ReadBounds,
+        stop: StopFlag,
+    ) -> Self {
         let (sender, messages) = mpsc::channel(QUEUE);
         let garbage = Arc::default();
         let reading = tokio::spawn(read(Lines::new(stdout, bounds), sender, Arc::clone(&garbage)));
-        Self { writer: Writer(Arc::new(Mutex::new(stdin))), messages, reading, garbage, requests: 0 }
+        let writer = Writer { stdin: Arc::new(Mutex::new(stdin)), stop };
+        Self { writer, messages, reading, garbage, requests: 0 }
     }
 
     /// Sends a request. Its response has the number that is returned.
@@ -172,7 +205,7 @@ impl Connection {
 
     /// The next message; `None` at the end of the agent's output. May be dropped and called again.
     pub(super) async fn next(&mut self) -> Option<Message> {
-        self.messages.recv().await
+        self.messages.recv().await.map(|(message, _)| message)
     }
 
     /// Number of lines so far that were no messages.
@@ -187,16 +220,21 @@ impl Drop for Connection {
     }
 }
 
-async fn read<R: AsyncRead + Unpin>(mut lines: Lines<R>, sender: mpsc::Sender<Message>, garbage: Arc<AtomicU32>) {
+async fn read<R: AsyncRead + Unpin>(
+    mut lines: Lines<R>,
+    sender: mpsc::Sender<(Message, OwnedSemaphorePermit)>,
+    garbage: Arc<AtomicU32>,
+) {
+    let room = Arc::new(Semaphore::new(QUEUE_BYTES));
     loop {
+        let mut bytes = 0;
         let message = match lines.next().await {
-            Ok(Line::Text(line)) => Message::read(&line),
-            Ok(Line::TooLong) => None,
-            Ok(Line::TooMuch) => {
-                // The receiver is gone, or learns it.
-                let _ = sender.send(Message::TooMuch).await;
-                return;
+            Ok(Line::Text(line)) => {
+                bytes = line.len();
+                Message::read(&line)
             }
+            Ok(Line::TooLong) => None,
+            Ok(Line::TooMuch) => Some(Message::TooMuch),
             Ok(Line::End) | Err(_) => return,
         };
         let message = match message {
@@ -204,8 +242,11 @@ async fn read<R: AsyncRead + Unpin>(mut lines: Lines<R>, sender: mpsc::Sender<Me
             None if garbage.fetch_add(1, Ordering::Relaxed) + 1 < MAX_GARBAGE => continue,
             None => Message::Garbage,
         };
-        let is_last = matches!(message, Message::Garbage);
-        if sender.send(message).await.is_err() || is_last {
+        let is_last = matches!(message, Message::Garbage | Message::TooMuch);
+        // A longer line has the whole room.
+        let permits = u32::try_from(bytes.min(QUEUE_BYTES)).unwrap_or(u32::MAX);
+        let Ok(permit) = Arc::clone(&room).acquire_many_owned(permits).await else { return };
+        if sender.send((message, permit)).await.is_err() || is_last {
             return;
         }
     }

@@ -20,20 +20,18 @@ use self::{
 };
 use crate::{
     acp_schema::{AUTH_REQUIRED, Initialized, NewSession, PromptEnd, SessionNotification, VERSION},
-    failure::{RunFailure, TurnError},
+    failure::{MAX_REASON, RunFailure, TurnError},
     frame::{Inputs, RunFrame, TurnEnd},
     process::{AgentProcess, ReadBounds},
     results::{Results, cut},
     session,
-    stop::Stop,
+    stop::{Stop, StopFlag},
 };
 
 /// Time for an agent to end its turn after it was cancelled. `queue.cancel_grace_ms` of a binding is 2 s by default.
 const CANCEL_GRACE: Duration = Duration::from_millis(700);
 /// Time for the exit status of an agent whose output has ended.
 const LAST_STATUS: Duration = Duration::from_secs(2);
-/// Longest part of an agent's error that a failure quotes, in bytes.
-const MAX_QUOTE: usize = 2 * 1024;
 
 /// The reason why a request to the agent has no result.
 enum CallError {
@@ -77,7 +75,7 @@ pub(crate) async fn run(
     let mut client = Client {
         frame,
         results,
-        connection: Connection::new(stdin, stdout, bounds),
+        connection: Connection::new(stdin, stdout, bounds, frame.stop.clone()),
         turn: Turn::default(),
         terminals: Terminals::default(),
         jobs: JoinSet::new(),
@@ -104,9 +102,9 @@ pub(crate) async fn probe(process: &mut AgentProcess, bounds: ReadBounds, patien
     let (Some(stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else {
         return Err(RunFailure::Unavailable("the process has no standard streams".to_owned()));
     };
-    let mut connection = Connection::new(stdin, stdout, bounds);
-    let id = connection.request("initialize", initialize()).await;
+    let mut connection = Connection::new(stdin, stdout, bounds, StopFlag::default());
     let answered = async {
+        let id = connection.request("initialize", initialize()).await;
         loop {
             match connection.next().await {
                 Some(Message::Response { id: of, result }) if of == id => return Some(result),
@@ -117,7 +115,7 @@ pub(crate) async fn probe(process: &mut AgentProcess, bounds: ReadBounds, patien
     };
     match timeout(patience, answered).await {
         Ok(Some(Ok(result))) => parse("initialize", result).map_err(|error| RunFailure::Protocol(error.message)),
-        Ok(Some(Err(error))) => Err(RunFailure::Agent(cut(&error.to_string(), MAX_QUOTE).to_owned())),
+        Ok(Some(Err(error))) => Err(RunFailure::Agent(error.to_string())),
         Ok(None) => Err(gone(process).await),
         Err(_) => Err(RunFailure::Unavailable(slow(patience))),
     }
@@ -143,7 +141,6 @@ fn slow(patience: Duration) -> String {
 async fn gone(process: &mut AgentProcess) -> RunFailure {
     let ended = timeout(LAST_STATUS, process.wait()).await;
     let errors = process.errors().await;
-    let errors = errors.get(errors.ceil_char_boundary(errors.len().saturating_sub(MAX_QUOTE))..).unwrap_or_default();
     match ended {
         Ok(Ok(ended)) if ended.was_not_started() => RunFailure::Unavailable(format!("the agent cannot be started: {errors}")),
         Ok(Ok(ended)) if errors.is_empty() => RunFailure::Crashed(ended.to_string()),
@@ -153,7 +150,7 @@ async fn gone(process: &mut AgentProcess) -> RunFailure {
 }
 
 fn failure_of(frame: &RunFrame, error: RpcError) -> RunFailure {
-    let text = cut(&error.to_string(), MAX_QUOTE).to_owned();
+    let text = error.to_string();
     if error.code == AUTH_REQUIRED {
         return RunFailure::Unavailable(format!(
             "nobody is logged in: give the harness `{}` a key in `env`, as its agent documents it ({text})",
@@ -233,7 +230,7 @@ impl Client<'_> {
                             session::record(self.results, self.frame, earlier, agent, Ok(())).await;
                             return Ok(earlier.clone());
                         }
-                        Err(CallError::Rpc(error)) => not_resumed = Some(cut(&error.to_string(), MAX_QUOTE).to_owned()),
+                        Err(CallError::Rpc(error)) => not_resumed = Some(error.to_string()),
                         Err(error) => return Err(error),
                     }
                 }
@@ -262,8 +259,11 @@ impl Client<'_> {
     /// A request that is answered within the time for a start.
     async fn call_in_time(&mut self, method: &str, params: Value) -> Result<Value, CallError> {
         let patience = Duration::from_millis(self.frame.config.limits.start_timeout_ms);
-        let id = self.connection.request(method, params).await;
-        match timeout(patience, self.response(id)).await {
+        let response = async {
+            let id = self.connection.request(method, params).await;
+            self.response(id).await
+        };
+        match timeout(patience, response).await {
             Ok(outcome) => outcome,
             Err(_) => Err(TurnError::from(RunFailure::Unavailable(slow(patience))).into()),
         }
@@ -322,7 +322,7 @@ fn finish_reason(stop_reason: &str) -> String {
     match stop_reason {
         "end_turn" | "" | "cancelled" => "stop",
         "max_tokens" | "max_turn_requests" => "length",
-        other => other,
+        other => cut(other, MAX_REASON),
     }
     .to_owned()
 }

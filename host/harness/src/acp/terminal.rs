@@ -79,7 +79,9 @@ impl Terminals {
         if open.len() >= MAX_TERMINALS {
             return Err(RpcError::internal(format!("{MAX_TERMINALS} commands are open: release one")));
         }
-        let program = find_program(&command).ok_or_else(|| {
+        // A path is one of the command's folder, not of the host's.
+        let file = if command.contains('/') { dir.join(&command).to_string_lossy().into_owned() } else { command.clone() };
+        let program = find_program(&file).ok_or_else(|| {
             RpcError::new(INVALID_PARAMS, format!("there is no program `{command}`; arguments belong in `args`"))
         })?;
         plan.launch.program = program;

@@ -11,8 +11,8 @@ use crate::{
     results::{Results, cut, present},
 };
 
-/// Tool calls that may be open at one time; the oldest reports of more are not matched with their ends.
-const MAX_CALLS: usize = 1_000;
+/// Tool calls that may be open at one time; more are not recorded. The content of an open call is kept in memory.
+const MAX_CALLS: usize = 100;
 /// Largest text of a change that a person is shown, in bytes.
 const MAX_DIFF: usize = 3 * 1024;
 

@@ -130,6 +130,61 @@ async fn a_cancel_withdraws_the_question_of_an_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_deadline_passes_leaves_no_process() {
+    // With a pull that learns of the deadline, and by renewals alone.
+    for apis in [json!({ "steering": true, "state": true }), json!({})] {
+        let mut world = World::new("");
+        let dir = world.workspace("c1");
+        let [own, forked] = ["own", "forked"].map(|name| dir.join(name).to_string_lossy().into_owned());
+        let context = json!({ "conversation_id": "c1", "inline_policy": { "mode": "none" }, "available_apis": apis });
+        let text = format!("say working\ndeaf\nfork {forked}\nfile {own}\nhang");
+        world.host.offer_with(RUN, "", "c1", json!({}), json!({ "context": context, "input": { "text": text } }));
+        let pids = [content(own.as_ref()).await, content(forked.as_ref()).await];
+        let passed = Instant::now();
+        world.host.pass_deadline(RUN);
+        for pid in pids {
+            gone(&pid).await;
+        }
+        assert!(passed.elapsed().as_secs() < 9, "{:?}", passed.elapsed());
+        world.end().await;
+        assert!(!world.host.has_end(RUN), "the host has ended it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_read_is_cancelled_like_others() {
+    let mut world = World::new("");
+    let dir = world.workspace("c1");
+    let own = dir.join("own");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("large"), "x".repeat(1 << 20)).unwrap();
+    let text = format!("file {}\nunread large\nsay asked\nhang", own.display());
+    world.host.offer(RUN, &text, "c1", json!({}));
+    let pid = content(&own).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let asked = Instant::now();
+    world.host.cancel(RUN);
+    let (_, end) = world.host.end(RUN).await;
+    assert_eq!(end["status"], "cancelled");
+    assert!(asked.elapsed().as_millis() < 2_000, "within the grace of the host: {:?}", asked.elapsed());
+    gone(&pid).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_launcher_is_out_of_reach_and_its_end_is_that_of_the_agent() {
+    let mut world = World::new("isolation = \"landlock\"");
+    assert_eq!(said(&world, "orphan").await, "PermissionError");
+    world.end().await;
+    let mut world = World::new("isolation = \"none\"");
+    let own = world.workspace("c1").join("own");
+    let (code, _) = failed(&world, &format!("file {}\norphan\nhang", own.display())).await;
+    assert_eq!(code, "harness_crashed");
+    gone(&content(&own).await).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn processes_left_by_an_answer_are_killed() {
     let mut world = World::new("");
     let forked = world.workspace("c1").join("forked");

@@ -26,6 +26,8 @@ struct State {
     answers: VecDeque<Value>,
     inputs: VecDeque<Value>,
     cancelled: Vec<String>,
+    /// Runs whose deadline has passed.
+    late: Vec<String>,
     registrations: Vec<Value>,
     artifacts: Vec<(String, Bytes)>,
 }
@@ -91,6 +93,16 @@ impl TestHost {
         self.with(|state| state.cancelled.push(run_id.to_owned()));
     }
 
+    /// Ends a run as the host does at its deadline: nothing about it is taken from its executor any more.
+    pub(crate) fn pass_deadline(&self, run_id: &str) {
+        self.with(|state| state.late.push(run_id.to_owned()));
+    }
+
+    /// True if the executor has finalized or released a run.
+    pub(crate) fn has_end(&self, run_id: &str) -> bool {
+        self.with(|state| state.ends.iter().any(|(run, ..)| run == run_id))
+    }
+
     pub(crate) fn results(&self, run_id: &str) -> Vec<Value> {
         self.with(|state| state.results.iter().filter(|(run, _)| run == run_id).map(|(_, result)| result.clone()).collect())
     }
@@ -151,6 +163,10 @@ impl TestHost {
         }
     }
 
+    fn is_late(&self, run_id: &str) -> bool {
+        self.with(|state| state.late.iter().any(|run| run == run_id))
+    }
+
     fn is_cancelled(&self, run_id: &str) -> bool {
         self.with(|state| state.cancelled.iter().any(|run| run == run_id))
     }
@@ -159,6 +175,9 @@ impl TestHost {
         for _ in 0..200 {
             if self.is_cancelled(run_id) {
                 return refusal(409, "cancelled");
+            }
+            if self.is_late(run_id) {
+                return refusal(409, "deadline_exceeded");
             }
             let inputs: Vec<Value> = self.with(|state| state.inputs.drain(..).collect());
             if !inputs.is_empty() {
@@ -171,6 +190,8 @@ impl TestHost {
 
     async fn of_run(&self, run_id: &str, what: &str, body: Value) -> Answer {
         match what {
+            // A call is refused for the deadline, and everything else because no claim is left.
+            _ if !what.starts_with("calls/") && self.is_late(run_id) => refusal(409, "claim_lost"),
             "append" => self.with(|state| {
                 let results = body["results"].as_array().unwrap().clone();
                 let before = state.results.iter().filter(|(run, _)| run == run_id).count();

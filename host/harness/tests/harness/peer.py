@@ -12,11 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 HOME = os.environ["HOME"]
 pending = {}
 lock = threading.Lock()
 cancelled = threading.Event()
+unreading = threading.Event()
+servers = []
 numbers = iter(range(1, 1 << 30))
 
 
@@ -46,6 +49,32 @@ def say(session, text, kind="agent_message_chunk"):
 
 def outcome(response):
     return json.dumps(response.get("result", response.get("error")), sort_keys=True)
+
+
+def mcp(tool, arguments):
+    """Calls a tool of the first MCP server that the client has given: streamable HTTP, without a library."""
+    server = servers[0]
+    headers = {header["name"]: header["value"] for header in server["headers"]}
+    headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+    def post(method, params, number=None):
+        body = {"jsonrpc": "2.0", "method": method, "params": params, **({} if number is None else {"id": number})}
+        request = urllib.request.Request(server["url"], json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            if session := answer.headers.get("Mcp-Session-Id"):
+                headers["Mcp-Session-Id"] = session
+            for line in answer:
+                data = line.decode().removeprefix("data:").strip()
+                message = json.loads(data) if data.startswith("{") else {}
+                if number is not None and message.get("id") == number:
+                    return message
+
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "peer", "version": "1"}}
+    begun = post("initialize", client, 1)
+    headers["MCP-Protocol-Version"] = begun["result"]["protocolVersion"]
+    post("notifications/initialized", {})
+    names = sorted(tool["name"] for tool in post("tools/list", {}, 2)["result"]["tools"])
+    return {"tools": names, "called": post("tools/call", {"name": tool, "arguments": arguments}, 3)}
 
 
 def obey(session, order):
@@ -123,6 +152,22 @@ def obey(session, order):
             say(session, "reached")
         except OSError as error:
             say(session, f"{type(error).__name__}")
+    elif word == "orphan":  # ends the launcher above it
+        try:
+            os.kill(os.getppid(), signal.SIGKILL)
+            say(session, "killed")
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "unread":  # asks for more than the pipe takes, and reads nothing of it
+        unreading.set()
+        for number in range(20):
+            send({"id": 1000 + number, "method": "fs/read_text_file", "params": {"sessionId": session, "path": rest}})
+    elif word == "mcp":
+        tool, _, arguments = rest.partition(" ")
+        try:
+            say(session, json.dumps(mcp(tool, json.loads(arguments)), sort_keys=True))
+        except OSError as error:
+            say(session, f"{type(error).__name__}: {error}")
     elif word == "env":
         say(session, str(os.environ.get(rest)))
     elif word == "names":
@@ -201,12 +246,14 @@ def handle(message):
             file.write("")
         with open(os.path.join(HOME, "mcp"), "w") as file:
             json.dump(params["mcpServers"], file)
+        servers[:] = params["mcpServers"]
         send({"id": number, "result": {"sessionId": session}})
     elif method == "session/load":
         session = params["sessionId"]
         if not os.path.exists(os.path.join(HOME, session)):
             return send({"id": number, "error": {"code": -32603, "message": "no such session"}})
         say(session, "an earlier answer")
+        servers[:] = params["mcpServers"]
         send({"id": number, "result": None})
     elif method == "session/prompt":
         if "deaf" in params["prompt"][0]["text"]:  # only this thread may say so
@@ -218,4 +265,6 @@ def handle(message):
 
 
 for line in sys.stdin:
+    while unreading.is_set():
+        time.sleep(1)
     handle(json.loads(line))
