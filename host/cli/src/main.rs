@@ -13,7 +13,7 @@ mod client;
 mod command;
 mod failure;
 #[cfg(target_os = "linux")]
-mod harness_link;
+mod harness_transport;
 mod logging;
 mod output;
 mod progress;

@@ -10,8 +10,8 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::{
     acp_schema::{Implementation, Initialized},
+    agent_run::{AgentRun, TurnEnd},
     failure::{MAX_REASON, RunFailure, TurnError},
-    frame::{RunFrame, TurnEnd},
     process::{AgentProcess, Line, Lines, ReadBounds},
     projection::text_of,
     results::{Results, cut},
@@ -35,7 +35,7 @@ enum SaidEnd {
 
 /// Has the program answer the input of the run.
 pub(crate) async fn run(
-    frame: &RunFrame,
+    frame: &AgentRun,
     process: &mut AgentProcess,
     results: &mut Results,
     bounds: ReadBounds,
@@ -94,7 +94,7 @@ pub(crate) async fn run(
     })
 }
 
-fn request(frame: &RunFrame) -> String {
+fn request(frame: &AgentRun) -> String {
     let mcp = frame.mcp.as_ref().map(|mcp| json!({ "url": format!("{}{}", frame.run.base_url(), mcp.path), "token": mcp.token }));
     let request = json!({
         "schema": "agent-host.harness_request.v1",
@@ -109,7 +109,7 @@ fn request(frame: &RunFrame) -> String {
 }
 
 /// Records a line. Returns the end of the run, if the line says so.
-async fn record(frame: &RunFrame, results: &mut Results, line: SentLine) -> Option<SaidEnd> {
+async fn record(frame: &AgentRun, results: &mut Results, line: SentLine) -> Option<SaidEnd> {
     let SentLine { kind, data } = line;
     let text = |path: &[&str]| path.iter().try_fold(&data, |value, member| value.get(member)).and_then(Value::as_str);
     match kind.as_str() {

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     acp,
-    link::{Answer, Link, LinkError, Registered, Request},
     process::AgentProcess,
     results::cut,
-    setup::{HarnessSetup, ProcessDirs, Shared},
+    shared::{HarnessSetup, ProcessDirs, Shared},
+    transport::{Answer, Registered, Request, Transport, TransportError},
     workspace::make_private,
 };
 
@@ -129,13 +129,13 @@ async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis)
 struct NoHost;
 
 #[async_trait::async_trait]
-impl Link for NoHost {
-    async fn register(&self, _: Value) -> Result<Registered, LinkError> {
-        Err(LinkError("a harness that is examined has no host".to_owned()))
+impl Transport for NoHost {
+    async fn register(&self, _: Value) -> Result<Registered, TransportError> {
+        Err(TransportError("a harness that is examined has no host".to_owned()))
     }
 
-    async fn send(&self, _: Request<'_>) -> Result<Answer, LinkError> {
-        Err(LinkError("a harness that is examined has no host".to_owned()))
+    async fn send(&self, _: Request<'_>) -> Result<Answer, TransportError> {
+        Err(TransportError("a harness that is examined has no host".to_owned()))
     }
 
     fn base_url(&self) -> &str {

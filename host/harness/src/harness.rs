@@ -8,11 +8,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     doctor::{self, Diagnosis},
-    host_api::{self, HostError},
-    link::{Link, Registered},
+    host_client::{self, HostError},
     projection::remove_old,
     run,
-    setup::{HarnessSetup, Shared},
+    shared::{HarnessSetup, Shared},
+    transport::{Registered, Transport},
     workspace::make_private,
 };
 
@@ -35,9 +35,9 @@ impl Harness {
     ///
     /// # Errors
     /// Fails if the directory of the harness cannot be made.
-    pub fn start(setup: HarnessSetup, link: Arc<dyn Link>) -> io::Result<Self> {
+    pub fn start(setup: HarnessSetup, transport: Arc<dyn Transport>) -> io::Result<Self> {
         let closing = CancellationToken::new();
-        let shared = Arc::new(Shared::new(setup, link, closing.clone()));
+        let shared = Arc::new(Shared::new(setup, transport, closing.clone()));
         let root = shared.root();
         make_private(&root).map_err(|error| {
             io::Error::new(error.kind(), format!("the directory {} of a harness cannot be made: {error}", root.display()))
@@ -81,7 +81,7 @@ async fn register(shared: &Shared, diagnosis: &Diagnosis) -> Option<Registered> 
     let file = shared.root().join("executor.json");
     // What an earlier process of this harness left behind has no process any more: its runs go back to the queue.
     if let Some(earlier) = fs::read(&file).ok().and_then(|text| serde_json::from_slice::<Registered>(&text).ok())
-        && let Err(error) = host_api::deregister(&*shared.link, &earlier).await
+        && let Err(error) = host_client::deregister(&*shared.transport, &earlier).await
     {
         tracing::debug!(%error, "an earlier executor of a harness is not there any more");
     }
@@ -97,7 +97,7 @@ async fn register(shared: &Shared, diagnosis: &Diagnosis) -> Option<Registered> 
     let mut has_warned = false;
     loop {
         let registered = tokio::select! {
-            registered = shared.link.register(registration.clone()) => registered,
+            registered = shared.transport.register(registration.clone()) => registered,
             () = shared.closing.cancelled() => return None,
         };
         match registered {
@@ -125,7 +125,7 @@ async fn claim_runs(shared: &Arc<Shared>, executor: &Registered, runs: &TaskTrac
         };
         let Ok(slot) = slot else { return };
         let claimed = tokio::select! {
-            claimed = host_api::claim(&*shared.link, executor, CLAIM) => claimed,
+            claimed = host_client::claim(&*shared.transport, executor, CLAIM) => claimed,
             () = shared.closing.cancelled() => return,
         };
         match claimed {
@@ -149,7 +149,7 @@ async fn claim_runs(shared: &Arc<Shared>, executor: &Registered, runs: &TaskTrac
 }
 
 async fn leave(shared: &Shared, executor: &Registered) {
-    match host_api::deregister(&*shared.link, executor).await {
+    match host_client::deregister(&*shared.transport, executor).await {
         // Nothing is left to deregister at the next start.
         Ok(()) => drop(fs::remove_file(shared.root().join("executor.json"))),
         Err(error) => tracing::debug!(%error, "a harness is not deregistered"),

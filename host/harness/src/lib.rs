@@ -2,11 +2,11 @@
 //!
 //! A harness is an executor (docs/EXECUTORS.md) that starts a process of a coding agent for each run: Claude Code, Codex, Gemini CLI,
 //! OpenCode, any other agent that speaks the Agent Client Protocol, or a program of the operator. The crate knows no store and no
-//! server: the host is reached by a [`Link`], within the process or over HTTP.
+//! server: the host is reached by a [`Transport`], within the process or over HTTP.
 //!
 //! | module | |
 //! |---|---|
-//! | `harness`, `setup` | the executor: registration, claims, slots; facts that its runs share |
+//! | `harness`, `shared` | the executor: registration, claims, slots; facts that its runs share |
 //! | `run` | one run, from its claim to its end |
 //! | `acp`, `acp_schema` | the Agent Client Protocol, and its messages |
 //! | `command` | programs that read one request and write results |
@@ -16,9 +16,9 @@
 //! | `permissions` | rules and questions for what an agent wants to do |
 //! | `results`, `secrets` | what an agent says, as results without secrets |
 //! | `process`, `launcher`, `confinement` | processes: their bounds, their end, what they reach |
-//! | `host_api`, `link` | requests to the host |
+//! | `host_client`, `transport` | requests to the host |
 //! | `doctor` | examination of a harness |
-//! | `failure`, `stop`, `frame` | reasons of an end; everything that one run is about |
+//! | `failure`, `stop`, `agent_run` | reasons of an end; everything that one run is about |
 //!
 //! Processes are confined and ended by means of Linux; elsewhere the crate is empty.
 
@@ -26,15 +26,14 @@
 
 mod acp;
 mod acp_schema;
+mod agent_run;
 mod command;
 mod confinement;
 mod doctor;
 mod failure;
-mod frame;
 mod harness;
-mod host_api;
+mod host_client;
 mod launcher;
-mod link;
 mod permissions;
 mod process;
 mod projection;
@@ -42,14 +41,15 @@ mod results;
 mod run;
 mod secrets;
 mod session;
-mod setup;
+mod shared;
 mod stop;
+mod transport;
 mod workspace;
 
 pub use self::{
     doctor::{Diagnosis, diagnose},
     harness::Harness,
     launcher::launch,
-    link::{Answer, Link, LinkError, Registered, Request},
-    setup::{HarnessSetup, Variable},
+    shared::{HarnessSetup, Variable},
+    transport::{Answer, Registered, Request, Transport, TransportError},
 };

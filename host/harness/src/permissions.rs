@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     acp_schema::PermissionOption,
-    host_api::{HeldRun, HostError},
+    host_client::{HeldRun, HostError},
     results::cut,
 };
 

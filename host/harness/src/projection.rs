@@ -27,7 +27,7 @@ use agent_host_protocol::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    host_api::{HeldRun, McpEndpoint},
+    host_client::{HeldRun, McpEndpoint},
     workspace::{make_private, safe_name},
 };
 

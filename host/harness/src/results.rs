@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    host_api::{HeldRun, HostError},
+    host_client::{HeldRun, HostError},
     secrets::{CleanStream, Secrets},
     stop::{Stop, StopFlag},
 };

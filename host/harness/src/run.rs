@@ -8,15 +8,16 @@ use serde_json::json;
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
-    acp, command,
+    acp,
+    agent_run::{AgentRun, Inputs, TurnEnd},
+    command,
     failure::{RunFailure, TurnError},
-    frame::{Inputs, RunFrame, TurnEnd},
-    host_api::{Claimed, HeldRun, HostError},
+    host_client::{Claimed, HeldRun, HostError},
     process::AgentProcess,
     projection::Projection,
     results::Results,
     secrets::Secrets,
-    setup::{ProcessDirs, Shared},
+    shared::{ProcessDirs, Shared},
     stop::{Stop, StopFlag},
     workspace::{Workspace, resolve},
 };
@@ -28,7 +29,7 @@ const FINISH: Duration = Duration::from_secs(2);
 
 /// Executes a run that was claimed, and returns after its last process is gone.
 pub(crate) async fn execute(shared: Arc<Shared>, claimed: Claimed) {
-    let run = Arc::new(HeldRun::new(Arc::clone(&shared.link), &claimed));
+    let run = Arc::new(HeldRun::new(Arc::clone(&shared.transport), &claimed));
     let run_id = claimed.run.run_id;
     let stop = StopFlag::default();
     let guard = Guard::new(&shared, &run, &stop, &claimed);
@@ -72,7 +73,7 @@ pub(crate) async fn execute(shared: Arc<Shared>, claimed: Claimed) {
 }
 
 /// Makes everything that the agent needs.
-async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &StopFlag) -> Result<RunFrame, RunFailure> {
+async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &StopFlag) -> Result<AgentRun, RunFailure> {
     let Claimed { context, mcp, .. } = claimed;
     let config = Arc::clone(&shared.config);
     let program = shared.program().map_err(RunFailure::Unavailable)?;
@@ -95,13 +96,13 @@ async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &St
     plan.env.insert("AGENT_HOST_CONTEXT".to_owned(), projection.context_file.to_string_lossy().into_owned());
     let takes_inputs = context.context.available_apis.steering && config.preset != HarnessPreset::Command;
     let inputs = takes_inputs.then(|| Inputs::new(Arc::clone(&run), stop.clone()));
-    Ok(RunFrame { run, config, context, mcp, workspace: Arc::new(workspace), projection, plan, stop: stop.clone(), inputs })
+    Ok(AgentRun { run, config, context, mcp, workspace: Arc::new(workspace), projection, plan, stop: stop.clone(), inputs })
 }
 
 /// Starts the agent and has it answer.
 async fn answer(
     shared: &Shared,
-    frame: &mut RunFrame,
+    frame: &mut AgentRun,
     process: &mut Option<AgentProcess>,
     results: &mut Results,
 ) -> Result<TurnEnd, TurnError> {

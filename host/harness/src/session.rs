@@ -3,7 +3,7 @@
 use agent_host_protocol::context::RunContext;
 use serde_json::{Value, json};
 
-use crate::{acp_schema::Initialized, frame::RunFrame, results::Results, workspace::Workspace};
+use crate::{acp_schema::Initialized, agent_run::AgentRun, results::Results, workspace::Workspace};
 
 /// Longest reason why a session is not resumed, in bytes.
 const MAX_REASON: usize = 2 * 1024;
@@ -31,7 +31,7 @@ pub(crate) fn earlier(context: &RunContext, workspace: &Workspace) -> Result<Str
 /// Records which session answers, and keeps it for the next run. `resumed` says why an earlier one does not go on, if there was one.
 pub(crate) async fn record(
     results: &mut Results,
-    frame: &RunFrame,
+    frame: &AgentRun,
     session_id: &str,
     agent: &Initialized,
     resumed: Result<(), String>,

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::host_api::HostError;
+use crate::host_client::HostError;
 
 /// The reason why a run is not gone on with, though the agent could.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,14 +3,14 @@
 use std::{process::ExitCode, sync::Arc};
 
 use agent_host_config::{Config, EnvValue, HarnessConfig};
-use agent_host_harness::{Diagnosis, Harness, HarnessSetup, Link, Variable, diagnose};
+use agent_host_harness::{Diagnosis, Harness, HarnessSetup, Transport, Variable, diagnose};
 use agent_host_providers::secret::{Secret, SecretError};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use futures_util::future::join_all;
 use reqwest::Url;
 
-use crate::{failure::Failure, harness_link::HttpLink, output::Output, signals::Signals, table::Table};
+use crate::{failure::Failure, harness_transport::HttpTransport, output::Output, signals::Signals, table::Table};
 
 /// The argument by which this program becomes the launcher of an agent's process.
 pub(crate) const LAUNCHER: &str = "harness-exec";
@@ -59,8 +59,8 @@ impl HarnessCommand {
 
 async fn serve(config: &Config, server: &Url, key: Option<String>, output: Output) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
-    let link: Arc<dyn Link> = Arc::new(HttpLink::new(server, key.unwrap_or_default())?);
-    let harnesses = start(config, &link)?;
+    let transport: Arc<dyn Transport> = Arc::new(HttpTransport::new(server, key.unwrap_or_default())?);
+    let harnesses = start(config, &transport)?;
     output.remark(&format!("coding agents execute runs of {server}: {}", harnesses.len()));
     signals.next().await;
     output.remark("ending: runs go back to the queue");
@@ -96,9 +96,9 @@ fn text(all: &[Diagnosis]) -> String {
 }
 
 /// Starts every harness of the configuration.
-pub(crate) fn start(config: &Config, link: &Arc<dyn Link>) -> anyhow::Result<Vec<Harness>> {
+pub(crate) fn start(config: &Config, transport: &Arc<dyn Transport>) -> anyhow::Result<Vec<Harness>> {
     let setups = config.harnesses.iter().map(|harness| setup(config, harness)).collect::<Result<Vec<_>, _>>()?;
-    setups.into_iter().map(|setup| Ok(Harness::start(setup, Arc::clone(link))?)).collect()
+    setups.into_iter().map(|setup| Ok(Harness::start(setup, Arc::clone(transport))?)).collect()
 }
 
 /// A harness with its secrets and its launcher, which is this very program.

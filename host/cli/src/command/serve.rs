@@ -140,9 +140,9 @@ struct Harnesses {
 #[cfg(target_os = "linux")]
 impl Harnesses {
     fn start(host: &Host, server: &Server, url: &str) -> anyhow::Result<Self> {
-        use crate::harness_link::LocalLink;
-        let link = LocalLink { host: host.clone(), client: server.local_client(), url: url.to_owned() };
-        let running = super::harness::start(&host.config(), &(std::sync::Arc::new(link) as _))?;
+        use crate::harness_transport::LocalTransport;
+        let transport = LocalTransport { host: host.clone(), client: server.local_client(), url: url.to_owned() };
+        let running = super::harness::start(&host.config(), &(std::sync::Arc::new(transport) as _))?;
         Ok(Self { running })
     }
 

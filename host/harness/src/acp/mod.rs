@@ -20,8 +20,8 @@ use self::{
 };
 use crate::{
     acp_schema::{AUTH_REQUIRED, Initialized, NewSession, PromptEnd, SessionNotification, VERSION},
+    agent_run::{AgentRun, Inputs, TurnEnd},
     failure::{MAX_REASON, RunFailure, TurnError},
-    frame::{Inputs, RunFrame, TurnEnd},
     process::{AgentProcess, ReadBounds},
     results::{Results, cut},
     session,
@@ -50,7 +50,7 @@ impl From<TurnError> for CallError {
 
 /// The conversation with one process of an agent.
 struct Client<'a> {
-    frame: &'a RunFrame,
+    frame: &'a AgentRun,
     results: &'a mut Results,
     connection: Connection,
     turn: Turn,
@@ -63,7 +63,7 @@ struct Client<'a> {
 
 /// Has the agent answer the input of the run.
 pub(crate) async fn run(
-    frame: &mut RunFrame,
+    frame: &mut AgentRun,
     process: &mut AgentProcess,
     results: &mut Results,
     bounds: ReadBounds,
@@ -149,7 +149,7 @@ async fn gone(process: &mut AgentProcess) -> RunFailure {
     }
 }
 
-fn failure_of(frame: &RunFrame, error: RpcError) -> RunFailure {
+fn failure_of(frame: &AgentRun, error: RpcError) -> RunFailure {
     let text = error.to_string();
     if error.code == AUTH_REQUIRED {
         return RunFailure::Unavailable(format!(

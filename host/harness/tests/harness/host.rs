@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_harness::{Answer, Link, LinkError, Registered, Request};
+use agent_host_harness::{Answer, Registered, Request, Transport, TransportError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -218,13 +218,13 @@ pub(crate) const RUNS: [&str; 3] =
     ["01890a5d-ac96-774b-bcce-b302099a8051", "01890a5d-ac96-774b-bcce-b302099a8052", "01890a5d-ac96-774b-bcce-b302099a8053"];
 
 #[async_trait]
-impl Link for TestHost {
-    async fn register(&self, registration: Value) -> Result<Registered, LinkError> {
+impl Transport for TestHost {
+    async fn register(&self, registration: Value) -> Result<Registered, TransportError> {
         self.with(|state| state.registrations.push(registration));
         Ok(Registered { executor_id: "e1".to_owned(), credential: "ahx_credential".to_owned() })
     }
 
-    async fn send(&self, request: Request<'_>) -> Result<Answer, LinkError> {
+    async fn send(&self, request: Request<'_>) -> Result<Answer, TransportError> {
         let path = request.path.trim_start_matches("/api/v1/");
         let body = request.body.as_ref().map(|(_, body)| body.clone()).unwrap_or_default();
         if path == "claims" {

@@ -1,4 +1,4 @@
-//! The way to the host: requests of the executor API, over HTTP or within the process.
+//! Transport to the host: requests of the executor API, over HTTP or within the process.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -34,7 +34,7 @@ pub struct Answer {
 /// A request that was not answered. The same request may be sent again.
 #[derive(Debug, thiserror::Error)]
 #[error("the host did not answer: {0}")]
-pub struct LinkError(pub String);
+pub struct TransportError(pub String);
 
 /// An executor that has registered.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -45,21 +45,21 @@ pub struct Registered {
     pub credential: String,
 }
 
-/// The way to the host.
+/// A transport to the host.
 #[async_trait]
-pub trait Link: Send + Sync + 'static {
+pub trait Transport: Send + Sync + 'static {
     /// Registers an executor; `registration` is the body of `POST /api/v1/executors`, with the manifest of the
     /// runner, for a host that does not have it.
     ///
     /// # Errors
     /// Fails if the host does not answer or refuses.
-    async fn register(&self, registration: Value) -> Result<Registered, LinkError>;
+    async fn register(&self, registration: Value) -> Result<Registered, TransportError>;
 
     /// Sends a request and waits for the whole answer.
     ///
     /// # Errors
     /// Fails if the host does not answer.
-    async fn send(&self, request: Request<'_>) -> Result<Answer, LinkError>;
+    async fn send(&self, request: Request<'_>) -> Result<Answer, TransportError>;
 
     /// The address of the host as processes of this machine reach it, such as `http://127.0.0.1:7070`.
     fn base_url(&self) -> &str;

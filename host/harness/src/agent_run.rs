@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
-    host_api::{HeldRun, McpEndpoint},
+    host_client::{HeldRun, McpEndpoint},
     process::ProcessPlan,
     projection::Projection,
     stop::StopFlag,
@@ -24,7 +24,7 @@ const WAITING: usize = 4 * PULL;
 const PULL_MS: u64 = 30_000;
 
 /// One run of an agent.
-pub(crate) struct RunFrame {
+pub(crate) struct AgentRun {
     pub(crate) run: Arc<HeldRun>,
     pub(crate) config: Arc<HarnessConfig>,
     pub(crate) context: RunContext,

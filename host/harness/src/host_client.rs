@@ -10,7 +10,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::link::{Answer, Link, Registered, Request};
+use crate::transport::{Answer, Registered, Request, Transport};
 
 /// Largest answer of the host: a context, or what a host call returns.
 const MAX_ANSWER: usize = 64 << 20;
@@ -68,12 +68,12 @@ impl HostError {
 }
 
 /// Sends a request until it is answered with something that repeating would not change.
-async fn send(link: &dyn Link, request: Request<'_>) -> Result<Answer, HostError> {
+async fn send(transport: &dyn Transport, request: Request<'_>) -> Result<Answer, HostError> {
     let mut pause = FIRST_PAUSE;
     let mut tries = 0;
     loop {
         tries += 1;
-        let outcome = link.send(request.clone()).await;
+        let outcome = transport.send(request.clone()).await;
         let wait = match outcome {
             Ok(answer) if !matches!(answer.status, 429 | 502 | 503) => return Ok(answer),
             // A full queue is not an end: the host says when there is room.
@@ -87,9 +87,14 @@ async fn send(link: &dyn Link, request: Request<'_>) -> Result<Answer, HostError
     }
 }
 
-async fn post<T: DeserializeOwned>(link: &dyn Link, path: &str, token: &str, body: &Value) -> Result<Option<T>, HostError> {
+async fn post<T: DeserializeOwned>(
+    transport: &dyn Transport,
+    path: &str,
+    token: &str,
+    body: &Value,
+) -> Result<Option<T>, HostError> {
     let body = Some((JSON, Bytes::from(body.to_string())));
-    let answer = send(link, Request { method: Method::POST, path, token, body, max_bytes: MAX_ANSWER }).await?;
+    let answer = send(transport, Request { method: Method::POST, path, token, body, max_bytes: MAX_ANSWER }).await?;
     match answer.status {
         204 => Ok(None),
         200..=299 => match serde_json::from_slice(&answer.body) {
@@ -127,16 +132,20 @@ pub(crate) struct Claimed {
 }
 
 /// Claims a run, and starts it. Waits up to `wait` for one.
-pub(crate) async fn claim(link: &dyn Link, executor: &Registered, wait: Duration) -> Result<Option<Claimed>, HostError> {
+pub(crate) async fn claim(
+    transport: &dyn Transport,
+    executor: &Registered,
+    wait: Duration,
+) -> Result<Option<Claimed>, HostError> {
     let body = json!({ "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX), "start": true });
-    post(link, "/api/v1/claims", &executor.credential, &body).await
+    post(transport, "/api/v1/claims", &executor.credential, &body).await
 }
 
 /// Deregisters an executor. Its runs go back to the queue, or fail.
-pub(crate) async fn deregister(link: &dyn Link, executor: &Registered) -> Result<(), HostError> {
+pub(crate) async fn deregister(transport: &dyn Transport, executor: &Registered) -> Result<(), HostError> {
     let path = format!("/api/v1/executors/{}", executor.executor_id);
     let request = Request { method: Method::DELETE, path: &path, token: &executor.credential, body: None, max_bytes: MAX_ANSWER };
-    let answer = link.send(request).await.map_err(|error| HostError::Unreachable(error.to_string()))?;
+    let answer = transport.send(request).await.map_err(|error| HostError::Unreachable(error.to_string()))?;
     if (200..300).contains(&answer.status) { Ok(()) } else { Err(HostError::of(&answer)) }
 }
 
@@ -154,7 +163,7 @@ struct Appended {
 
 /// A run that is held by a claim.
 pub(crate) struct HeldRun {
-    link: Arc<dyn Link>,
+    transport: Arc<dyn Transport>,
     path: String,
     token: String,
     /// Number of the last result that the host has of this claim.
@@ -162,18 +171,18 @@ pub(crate) struct HeldRun {
 }
 
 impl HeldRun {
-    pub(crate) fn new(link: Arc<dyn Link>, claimed: &Claimed) -> Self {
+    pub(crate) fn new(transport: Arc<dyn Transport>, claimed: &Claimed) -> Self {
         let path = format!("/api/v1/runs/{}", claimed.run.run_id);
-        Self { link, path, token: claimed.lease_token.clone(), appended: Mutex::new(0) }
+        Self { transport, path, token: claimed.lease_token.clone(), appended: Mutex::new(0) }
     }
 
     pub(crate) fn base_url(&self) -> &str {
-        self.link.base_url()
+        self.transport.base_url()
     }
 
     async fn post<T: DeserializeOwned>(&self, what: &str, body: &Value) -> Result<T, HostError> {
         let path = format!("{}/{what}", self.path);
-        let answer = post(&*self.link, &path, &self.token, body).await?;
+        let answer = post(&*self.transport, &path, &self.token, body).await?;
         answer.ok_or_else(|| HostError::Unreachable(format!("the host answered nothing to {path}")))
     }
 
@@ -208,7 +217,7 @@ impl HeldRun {
     pub(crate) async fn read_artifact(&self, artifact_id: &str, max_bytes: usize) -> Result<Bytes, HostError> {
         let path = format!("{}/calls/artifacts/{}", self.path, encoded(artifact_id));
         let request = Request { method: Method::GET, path: &path, token: &self.token, body: None, max_bytes };
-        let answer = send(&*self.link, request).await?;
+        let answer = send(&*self.transport, request).await?;
         if answer.status == 200 { Ok(answer.body) } else { Err(HostError::of(&answer)) }
     }
 
@@ -217,7 +226,7 @@ impl HeldRun {
         let path = format!("{}/calls/artifacts?name={}", self.path, encoded(name));
         let body = Some((media_type, content));
         let request = Request { method: Method::POST, path: &path, token: &self.token, body, max_bytes: MAX_ANSWER };
-        let answer = send(&*self.link, request).await?;
+        let answer = send(&*self.transport, request).await?;
         if answer.status == 201 {
             return serde_json::from_slice(&answer.body).map_err(|error| HostError::Unreachable(error.to_string()));
         }

@@ -1,8 +1,8 @@
-//! The ways of a harness to its host: within the process, and over HTTP.
+//! Transports of a harness to its host: within the process, and over HTTP.
 
 use std::time::Duration;
 
-use agent_host_harness::{Answer, Link, LinkError, Registered, Request};
+use agent_host_harness::{Answer, Registered, Request, Transport, TransportError};
 use agent_host_runs::{Host, Registration};
 use agent_host_server::{LocalAnswer, LocalClient, LocalRequest};
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const MAX_REGISTERED: usize = 1 << 20;
 
 /// The way within the process that serves.
-pub(crate) struct LocalLink {
+pub(crate) struct LocalTransport {
     pub(crate) host: Host,
     pub(crate) client: LocalClient,
     /// Address of the server for other processes.
@@ -24,22 +24,23 @@ pub(crate) struct LocalLink {
 }
 
 #[async_trait]
-impl Link for LocalLink {
-    async fn register(&self, mut registration: Value) -> Result<Registered, LinkError> {
+impl Transport for LocalTransport {
+    async fn register(&self, mut registration: Value) -> Result<Registered, TransportError> {
         if let Some(registration) = registration.as_object_mut() {
             // The host has it from the same configuration.
             registration.remove("manifests");
         }
-        let registration: Registration = serde_json::from_value(registration).map_err(|error| LinkError(error.to_string()))?;
+        let registration: Registration =
+            serde_json::from_value(registration).map_err(|error| TransportError(error.to_string()))?;
         let registered = self.host.register_executor(registration, None).await;
-        let (executor, credential) = registered.map_err(|error| LinkError(error.to_string()))?;
+        let (executor, credential) = registered.map_err(|error| TransportError(error.to_string()))?;
         Ok(Registered { executor_id: executor.executor_id, credential })
     }
 
-    async fn send(&self, request: Request<'_>) -> Result<Answer, LinkError> {
+    async fn send(&self, request: Request<'_>) -> Result<Answer, TransportError> {
         let Request { method, path, token, body, max_bytes } = request;
         let request = LocalRequest { method, path, token, body, max_bytes };
-        let answer = self.client.send(request).await.map_err(|error| LinkError(error.to_string()))?;
+        let answer = self.client.send(request).await.map_err(|error| TransportError(error.to_string()))?;
         let LocalAnswer { status, retry_after, body } = answer;
         Ok(Answer { status, retry_after, body })
     }
@@ -50,13 +51,13 @@ impl Link for LocalLink {
 }
 
 /// The way to a server elsewhere.
-pub(crate) struct HttpLink {
+pub(crate) struct HttpTransport {
     http: reqwest::Client,
     url: String,
     key: String,
 }
 
-impl HttpLink {
+impl HttpTransport {
     /// `key` has the scope `runs:execute`; empty for a host that trusts its own machine.
     pub(crate) fn new(url: &Url, key: String) -> Result<Self, reqwest::Error> {
         // A call may wait for a person, so that only the connection has a time limit.
@@ -64,7 +65,7 @@ impl HttpLink {
         Ok(Self { http, url: url.as_str().trim_end_matches('/').to_owned(), key })
     }
 
-    async fn post_registration(&self, registration: &Value) -> Result<Answer, LinkError> {
+    async fn post_registration(&self, registration: &Value) -> Result<Answer, TransportError> {
         let body = Bytes::from(registration.to_string());
         self.send(Request {
             method: reqwest::Method::POST,
@@ -78,8 +79,8 @@ impl HttpLink {
 }
 
 #[async_trait]
-impl Link for HttpLink {
-    async fn register(&self, mut registration: Value) -> Result<Registered, LinkError> {
+impl Transport for HttpTransport {
+    async fn register(&self, mut registration: Value) -> Result<Registered, TransportError> {
         let mut answer = self.post_registration(&registration).await?;
         if matches!(answer.status, 403 | 409)
             && let Some(registration) = registration.as_object_mut()
@@ -91,14 +92,14 @@ impl Link for HttpLink {
         if answer.status != 201 {
             let text = String::from_utf8_lossy(&answer.body).into_owned();
             let detail = serde_json::from_str::<Value>(&text).ok().and_then(|it| Some(it.get("detail")?.as_str()?.to_owned()));
-            return Err(LinkError(format!("it answered {}: {}", answer.status, detail.unwrap_or(text))));
+            return Err(TransportError(format!("it answered {}: {}", answer.status, detail.unwrap_or(text))));
         }
-        serde_json::from_slice(&answer.body).map_err(|error| LinkError(error.to_string()))
+        serde_json::from_slice(&answer.body).map_err(|error| TransportError(error.to_string()))
     }
 
-    async fn send(&self, request: Request<'_>) -> Result<Answer, LinkError> {
+    async fn send(&self, request: Request<'_>) -> Result<Answer, TransportError> {
         let Request { method, path, token, body, max_bytes } = request;
-        let failed = |error: reqwest::Error| LinkError(error.without_url().to_string());
+        let failed = |error: reqwest::Error| TransportError(error.without_url().to_string());
         let mut builder = self.http.request(method, format!("{}{path}", self.url));
         if !token.is_empty() {
             builder = builder.bearer_auth(token);
@@ -113,7 +114,7 @@ impl Link for HttpLink {
         let mut body = BytesMut::new();
         while let Some(piece) = response.chunk().await.map_err(failed)? {
             if body.len() + piece.len() > max_bytes {
-                return Err(LinkError(format!("the answer has more than {max_bytes} bytes")));
+                return Err(TransportError(format!("the answer has more than {max_bytes} bytes")));
             }
             body.extend_from_slice(&piece);
         }

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     confinement::{self, Confinement},
     launcher::Launch,
-    link::Link,
     process::{ProcessPlan, ReadBounds, common_variables, find_program},
     secrets::Secrets,
+    transport::Transport,
     workspace::safe_name,
 };
 
@@ -50,7 +50,7 @@ pub struct HarnessSetup {
 
 /// Facts of a harness that its runs share.
 pub(crate) struct Shared {
-    pub(crate) link: Arc<dyn Link>,
+    pub(crate) transport: Arc<dyn Transport>,
     pub(crate) config: Arc<HarnessConfig>,
     pub(crate) env: Vec<Variable>,
     pub(crate) data_dir: PathBuf,
@@ -74,12 +74,12 @@ pub(crate) struct ProcessDirs<'a> {
 }
 
 impl Shared {
-    pub(crate) fn new(setup: HarnessSetup, link: Arc<dyn Link>, closing: CancellationToken) -> Self {
+    pub(crate) fn new(setup: HarnessSetup, transport: Arc<dyn Transport>, closing: CancellationToken) -> Self {
         let HarnessSetup { config, env, data_dir, launcher } = setup;
         let isolation = isolation(&config);
         let data_dir = std::path::absolute(&data_dir).unwrap_or(data_dir);
         let (config, launcher, program) = (Arc::new(config), launcher.into(), OnceLock::new());
-        Self { link, config, env, data_dir, launcher, isolation, closing, program }
+        Self { transport, config, env, data_dir, launcher, isolation, closing, program }
     }
 
     /// The directory of the crate's own files for this harness.
