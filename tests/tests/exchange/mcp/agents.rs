@@ -232,7 +232,7 @@ async fn the_official_client_uses_agents_and_answers_their_questions() {
     let token = key(&host, &["events:write", "actions:respond", "runs:read"], None).await;
     let settings = json!({ "url": format!("{}/mcp", *host.urls().borrow()), "token": token });
     let seen = play("agents", &settings).await;
-    assert_eq!(seen["tools"], json!(["echo", "steps", "asks"]));
+    assert_eq!(seen["tools"], json!(["echo", "steps", "asks", "stage"]));
     assert_eq!(seen["echo"]["structuredContent"]["status"], "completed", "{seen:#}");
     assert!(seen["progress"].as_array().unwrap().iter().any(|said| said["message"] == "one"), "{seen:#}");
     let asked = seen["asked"].as_array().unwrap();
