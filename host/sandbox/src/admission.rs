@@ -26,6 +26,7 @@ use crate::{
     engine::{ADMISSIONS_AT_ONCE, GuestEngine},
     imports::{self, ImportRefusal},
     manifests,
+    threads::GuestThreads,
 };
 
 /// Admits components, a bounded number at one time.
@@ -34,13 +35,20 @@ pub(crate) struct Admissions {
     pub(crate) limits: Limits,
     engine: Arc<GuestEngine>,
     cache: Option<CodeCache>,
+    threads: Arc<GuestThreads>,
     /// One permit for each admission, compilation included.
     permits: Arc<Semaphore>,
 }
 
 impl Admissions {
-    pub(crate) fn new(engine: Arc<GuestEngine>, cache: Option<CodeCache>, components: Components, limits: Limits) -> Self {
-        Self { components, limits, engine, cache, permits: Arc::new(Semaphore::new(ADMISSIONS_AT_ONCE)) }
+    pub(crate) fn new(
+        engine: Arc<GuestEngine>,
+        cache: Option<CodeCache>,
+        components: Components,
+        threads: Arc<GuestThreads>,
+        limits: Limits,
+    ) -> Self {
+        Self { components, limits, engine, cache, threads, permits: Arc::new(Semaphore::new(ADMISSIONS_AT_ONCE)) }
     }
 }
 
@@ -133,7 +141,7 @@ async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Fin
             )
         })
     })?;
-    let runners = manifests::ask(&pre, &admissions.limits).await?;
+    let runners = manifests::ask(pre, &admissions.limits, &admissions.threads).await?;
     findings.imports = imports::judge(&surface.imports, Some(manifests::declared(&runners)));
     findings.runners.clone_from(&runners);
     if let Some(refused) = imports::refusal(&findings.imports) {

@@ -3,7 +3,6 @@
 use std::{
     hash::{Hash, Hasher},
     sync::{Arc, Weak},
-    time::Duration,
 };
 
 use agent_host_protocol::{Interface, InterfaceSet, Limits, hex};
@@ -15,11 +14,9 @@ use crate::{
     bindings,
     guest::{Guest, LinkGranted, LinkRefused},
     limits::MAX_MEMORIES,
+    threads::SLICE,
     wasi_http::OutgoingHttp,
 };
-
-/// Computation time of a guest before it yields to other guests, and the largest delay of a stop.
-const EPOCH: Duration = Duration::from_millis(10);
 
 /// Components that are admitted at one time. Compiling takes a core each, and the host has others to serve.
 pub(crate) const ADMISSIONS_AT_ONCE: usize = 2;
@@ -142,7 +139,7 @@ fn config(limits: &Limits) -> Config {
 fn tick(engine: Weak<GuestEngine>) {
     let ticking = std::thread::Builder::new().name("epoch".to_owned()).spawn(move || {
         loop {
-            std::thread::sleep(EPOCH);
+            std::thread::sleep(SLICE);
             match engine.upgrade() {
                 Some(engine) => engine.wasmtime.increment_epoch(),
                 None => return,

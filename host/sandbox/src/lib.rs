@@ -5,7 +5,8 @@
 //!
 //! - [`Sandbox`] is the running thing: an engine and a cache of compiled code. Cheap to clone.
 //! - [`Plugins`] is the plugins directory, scanned and watched: files become [`Component`]s or [`Refusal`](agent_host_protocol::Refusal)s.
-//! - [`Sandbox::run`] is one run: a fresh instance in a store of its own, thrown away afterwards.
+//! - [`Sandbox::guest`] is one run: a fresh instance in a store of its own, thrown away afterwards. [`Sandbox::pace`] executes it,
+//!   apart from what serves clients.
 
 mod admission;
 mod bindings;
@@ -23,6 +24,8 @@ mod manifests;
 mod plugins;
 mod run;
 mod sandbox;
+mod threads;
+mod turns;
 mod wasi;
 mod wasi_context;
 mod wasi_http;
@@ -41,4 +44,5 @@ pub use handles::{ArtifactReader, ArtifactWriter, HttpResponse, ResponseStream};
 pub use plugins::{Plugins, PluginsError, Runner};
 pub use run::Outcome;
 pub use sandbox::{Options, Place, Sandbox, SandboxError};
+pub use turns::ComputeShare;
 pub use world::{GuestClock, World};

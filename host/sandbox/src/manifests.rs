@@ -11,17 +11,23 @@ use crate::{
     guest::{Guest, PollWait},
     imports::ImportRefusal,
     run::{self, Breakage},
+    threads::GuestThreads,
+    turns::ComputeShare,
     world::{GuestClock, World},
 };
 
 /// Asks for the manifests, in an instance that can only refuse, for a short time.
-pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<Vec<RunnerManifest>, ImportRefusal> {
+pub(crate) async fn ask(
+    pre: AgentRunnerPre<Guest>,
+    limits: &Limits,
+    threads: &GuestThreads,
+) -> Result<Vec<RunnerManifest>, ImportRefusal> {
     let deadline = Duration::from_millis(limits.manifest_ms);
     // The same for every component and every time: a manifest that depends on a clock or on chance is none.
     let world = World::new(limits, GuestClock::new(0), [0; 32]);
-    let manifests_call = async {
-        let guest = Guest::new(limits, PollWait::ForTimers, world, Box::new(NoRun), Arc::new(NoRun));
-        let mut store = run::store(pre.engine(), guest, limits);
+    let guest = Guest::new(limits, PollWait::ForTimers, world, Box::new(NoRun), Arc::new(NoRun));
+    let mut store = run::store(pre.engine(), guest, limits);
+    let manifests_call = async move {
         let guest = pre.instantiate_async(&mut store).await;
         match guest {
             Ok(guest) => {
@@ -32,7 +38,8 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
         }
     };
     let fix = "list-runners must return the manifests and do nothing else";
-    let manifests = match tokio::time::timeout(deadline, manifests_call).await {
+    let manifests = match tokio::time::timeout(deadline, threads.compute(ComputeShare::default(), Box::pin(manifests_call))).await
+    {
         Ok(Ok(manifests)) => manifests,
         Ok(Err(Breakage { message, .. })) => {
             return Err((

@@ -5,13 +5,14 @@ use agent_host_protocol::{
     context::RunContext,
     run::{RunCompletion, RunFailure},
 };
-use wasmtime::{Engine, Store, Trap, UpdateDeadline};
+use wasmtime::{Engine, Store, Trap};
 
 use crate::{
     bindings::AgentRunnerPre,
     convert,
     guest::Guest,
     limits::{ExceededLimit, HostMemory},
+    threads,
 };
 
 /// The end of a guest.
@@ -42,10 +43,10 @@ pub(crate) fn store(engine: &Engine, guest: Guest, limits: &Limits) -> Store<Gue
     store.limiter(|guest| &mut guest.limits);
     store.set_hostcall_fuel(limits.host_call_bytes);
     store.set_max_component_handles(limits.guest_handles);
-    // A computing guest yields at every tick, so that its driver can drop it at its deadline or after a cancellation. The
-    // callback touches no data of the guest.
+    // A guest that computes gives way from time to time, so that others have their turn and its driver can drop it at its
+    // deadline or after a cancellation. The callback touches no data of the guest.
     store.set_epoch_deadline(1);
-    store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
+    store.epoch_deadline_callback(|_| Ok(threads::on_look()));
     store
 }
 

@@ -2,8 +2,8 @@
 
 use std::{collections::HashSet, io, path::PathBuf, sync::Arc, time::Duration};
 
-use agent_host_protocol::{InterfaceSet, Limits, PluginReport, context::RunContext};
-use tokio::sync::Semaphore;
+use agent_host_protocol::{FailureCode, InterfaceSet, Limits, PluginReport, RunnerManifest, context::RunContext};
+use tokio::{runtime::Handle, sync::Semaphore};
 
 use crate::{
     admission::{self, Admissions},
@@ -14,6 +14,8 @@ use crate::{
     engine::{EngineError, GuestEngine},
     guest::Guest,
     run::{self, Outcome},
+    threads::GuestThreads,
+    turns::ComputeShare,
     world::World,
 };
 
@@ -35,6 +37,9 @@ pub enum SandboxError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The threads of guests.
+    #[error("the threads of guests could not be started: {0}. Raise the limit of threads of the host")]
+    Threads(io::Error),
     /// A directory of the sandbox.
     #[error("{path}, where the host keeps components, cannot be used: {source}", path = path.display())]
     Directory {
@@ -51,6 +56,7 @@ pub struct Sandbox {
     pub(crate) admissions: Arc<Admissions>,
     /// One permit for each guest in memory, so that the demand never exceeds the pool.
     places: Arc<Semaphore>,
+    threads: Arc<GuestThreads>,
 }
 
 impl Options {
@@ -69,7 +75,9 @@ impl Options {
         let components = Components::open(self.components.clone())
             .map_err(|source| SandboxError::Directory { path: self.components.unwrap_or_default(), source })?;
         let places = Arc::new(Semaphore::new(self.limits.max_live_runs as usize));
-        Ok(Sandbox { admissions: Arc::new(Admissions::new(engine, cache, components, self.limits)), places })
+        let threads = GuestThreads::start().map_err(SandboxError::Threads)?;
+        let admissions = Admissions::new(engine, cache, components, Arc::clone(&threads), self.limits);
+        Ok(Sandbox { admissions: Arc::new(admissions), places, threads })
     }
 }
 
@@ -80,33 +88,53 @@ impl Sandbox {
         Place { _permit: Arc::clone(&self.places).acquire_owned().await.ok() }
     }
 
-    /// Runs a runner of `component` once, linked to what is `granted`; everything else can only refuse.
+    /// The threads on which runs are executed, apart from those that serve clients.
+    #[must_use]
+    pub fn threads_of_runs(&self) -> Handle {
+        self.threads.runs()
+    }
+
+    /// A guest that runs a runner of `component` once, linked to what is `granted`; everything else can only refuse.
     ///
     /// Dropping the future ends the guest wherever it is.
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a run is made of, and none has a default")]
-    pub async fn run(
+    pub fn guest(
         &self,
         place: Place,
         component: &Component,
         granted: InterfaceSet,
-        runner: &str,
+        runner: Arc<RunnerManifest>,
         context: Box<RunContext>,
         world: World,
         calls: Box<dyn HostCalls>,
         log: SharedLog,
-    ) -> Outcome {
-        let outcome = match component.linked(granted) {
-            Ok(pre) => {
-                let guest = Guest::new(&self.admissions.limits, component.waiting(), world, calls, log);
-                run::run(&pre, &self.admissions.limits, runner, context, guest).await
-            }
-            Err(error) => Outcome::Broken {
-                code: agent_host_protocol::FailureCode::RunnerStart,
-                message: format!("the runner could not be linked: {error:#}"),
-            },
-        };
-        drop(place);
-        outcome
+    ) -> impl Future<Output = Outcome> + Send + use<> {
+        let (linked, waiting) = (component.linked(granted), component.waiting());
+        let admissions = Arc::clone(&self.admissions);
+        async move {
+            let outcome = match linked {
+                Ok(pre) => {
+                    let guest = Guest::new(&admissions.limits, waiting, world, calls, log);
+                    run::run(&pre, &admissions.limits, runner.name.as_str(), context, guest).await
+                }
+                Err(error) => Outcome::Broken {
+                    code: FailureCode::RunnerStart,
+                    message: format!("the runner could not be linked: {error:#}"),
+                },
+            };
+            drop(place);
+            outcome
+        }
+    }
+
+    /// Executes a guest where this future is polled, and in turns on threads of low priority once it computes. The turns are
+    /// shared fairly.
+    pub fn pace<T: Send + 'static>(
+        &self,
+        share: impl Fn() -> ComputeShare + Unpin,
+        guest: impl Future<Output = T> + Send + 'static,
+    ) -> impl Future<Output = T> {
+        self.threads.pace(share, guest)
     }
 
     /// The number of guests in memory.

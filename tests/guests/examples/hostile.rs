@@ -308,6 +308,14 @@ fn stateful(command: &str, words: &mut Words<'_>) -> Result<Answer, ApiError> {
             state::set(scope, key, words.0)?;
             say("")
         }
+        "ask-in-vain" => {
+            for _ in 0..words.number()? {
+                if state::get(StateScope::Actor, "x").is_ok() {
+                    return say("it was granted");
+                }
+            }
+            say("refused")
+        }
         "state-get-n" => {
             for _ in 0..words.number()? {
                 state::get(StateScope::Conversation, "x")?;

@@ -147,6 +147,23 @@ async fn results_at_the_limit_and_of_unknown_type_are_kept() {
 }
 
 #[tokio::test]
+async fn refusals_are_slowed_down_and_counted() {
+    let limits = Limits { host_calls_per_second: 100, host_calls_burst: 20, ..limits() };
+    let world = World::with(&["hostile"], limits, vec![bound(HOSTILE)]).await;
+    let began = Instant::now();
+    // No actor is known, so its state cannot be read.
+    let ended = world.say("ask-in-vain 80").await;
+    assert_eq!(ended.answer_text(), "refused");
+    assert!(began.elapsed() >= Duration::from_millis(590), "60 of them wait: {:?}", began.elapsed());
+    let audit = world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap().items;
+    let [first, others] = audit.as_slice() else { panic!("{audit:#?}") };
+    assert_eq!((&first.action, &first.outcome, &first.details), (&others.action, &others.outcome, &None), "{audit:#?}");
+    assert_eq!(others.details, Some(serde_json::json!({ "count": 79 })));
+    // No line of the record is written for each.
+    assert!(ended.events.len() < 10, "{:?}", ended.kinds());
+}
+
+#[tokio::test]
 async fn a_guest_that_calls_too_often_is_told_so() {
     let limits =
         Limits { host_calls_per_second: 10, host_calls_burst: 20, results_per_second: 64, results_burst: 100, ..limits() };

@@ -28,9 +28,13 @@ use super::{
     answer::Answer,
     call::{Call, EffectTicket, Kind, OutsideEffect, PassedCall, PastCall, Rate},
     metrics::{self, Metrics},
+    refusals::RepeatedRefusal,
     spans,
 };
-use crate::record::journal::{CallId, Effect, Journal, Outcome, RecordedCall, RequestDigest, Step, Stop};
+use crate::record::{
+    facts::Fact,
+    journal::{CallId, Effect, Journal, Outcome, RecordedCall, RequestDigest, Step, Stop},
+};
 
 /// The rates of the calls of one run.
 pub(crate) struct Rates {
@@ -39,6 +43,8 @@ pub(crate) struct Rates {
     pieces: DefaultDirectRateLimiter,
     /// Results: slowed down, never refused.
     results: DefaultDirectRateLimiter,
+    /// Refusals: who is refused waits as long as who is not.
+    refusals: DefaultDirectRateLimiter,
 }
 
 impl Rates {
@@ -48,6 +54,7 @@ impl Rates {
             // As results: a runner passes on each piece as one.
             pieces: limiter(limits.results_per_second, limits.results_burst),
             results: limiter(limits.results_per_second, limits.results_burst),
+            refusals: limiter(limits.host_calls_per_second, limits.host_calls_burst),
         }
     }
 }
@@ -194,6 +201,42 @@ impl Execution {
         PassedCall { outcome: T::recall(self, outcome).await, past: Some(PastCall { number, parts }) }
     }
 
+    /// Takes the counts of refusals that repeat others: into the audit, and as facts of the run.
+    pub(crate) fn take_refusals(&self) -> Vec<Fact> {
+        let counts = self.refusals.take_counts().into_iter().filter_map(|RepeatedRefusal { kind, count, fact }| {
+            // The audit has each call of an executor.
+            if self.is_external() {
+                return fact;
+            }
+            self.writer.audit(AuditRecord {
+                resource: kind.resource,
+                outcome: kind.code.as_str().to_owned().into(),
+                details: Some(json!({ "count": count })),
+                ..self.audit_record(kind.function)
+            });
+            fact
+        });
+        counts.collect()
+    }
+
+    /// An audit record of what the run does, at this time.
+    fn audit_record(&self, action: Cow<'static, str>) -> AuditRecord {
+        let grant = &self.terms.grant;
+        AuditRecord {
+            at: time::now(),
+            run_id: Some(self.run_id),
+            runner_id: Some(grant.runner_id.clone()),
+            binding_id: Some(grant.binding_id.clone()),
+            action,
+            resource: None,
+            scope: None,
+            outcome: Cow::Borrowed("ok"),
+            duration_us: None,
+            bytes: None,
+            details: None,
+        }
+    }
+
     /// A call of the clock. The contract has no refusal for it, so the rate limit delays the call. The call leaves no audit
     /// record.
     pub(crate) async fn tick(&self, action: &str, digest: RequestDigest, effect: impl Future<Output = ()>) {
@@ -245,31 +288,44 @@ impl Execution {
 }
 
 impl<K> AdmittedCall<'_, K> {
-    /// Ends a call that is not let through. The first refusal of its kind is a fact of the run.
+    /// Ends a call that is not let through. The first refusal of its kind is a fact of the run, and in the audit; others of a
+    /// guest are counted there. A guest that does nothing but ask for what it does not get is slowed down.
     async fn refuse<T: Answer>(self, refusal: ApiError) -> Result<T, ApiError> {
         let (run, call) = (self.run, &self.call);
         let resource = call.resource.map(shortened);
-        if let Some(fact) = run.refusals.note(&call.action, resource.as_deref(), &refusal, &run.limits)
-            && let Err(error) = run.writer.record_fact(&fact).await
+        let first = run.refusals.note(&call.action, resource.as_deref(), &refusal, &run.limits);
+        if let Some(fact) = first.as_ref().and_then(|first| first.fact.as_ref())
+            && let Err(error) = run.writer.record_fact(fact).await
         {
             tracing::error!(run_id = %run.run_id, error = error.message, "a refused call could not be recorded");
         }
-        self.end(Err(refusal)).await
+        tokio::select! {
+            biased;
+            () = run.rates.refusals.until_ready() => {}
+            () = run.cancelled.cancelled() => {}
+            () = run.deadline.passed() => {}
+        }
+        let is_audited = first.is_some() || run.is_external();
+        self.end_audited(Err(refusal), is_audited).await
     }
 
     /// Ends the call: its span, its metric and its audit record are made of one observation, and its outcome is recorded,
     /// unless its effect has done that.
     ///
-    /// A refusal, and any call of an executor, is in the audit on disk before its caller gets the answer. The audit record of
-    /// a guest's successful call follows with the next write, at the latest after `AUDIT_DELAY`.
+    /// A guest's refusal that repeats no other, and any call of an executor, is in the audit on disk before its caller gets the answer.
+    /// The audit record of a guest's successful call follows with the next write, at the latest after `AUDIT_DELAY`.
     pub(crate) async fn end<T: Answer>(self, outcome: Result<T, ApiError>) -> Result<T, ApiError> {
+        self.end_audited(outcome, true).await
+    }
+
+    async fn end_audited<T: Answer>(self, outcome: Result<T, ApiError>, is_audited: bool) -> Result<T, ApiError> {
         let Self { run, call, open, began, span } = self;
         let observed = Observation { call: &call, took: began.elapsed(), error: outcome.as_ref().err() };
         observed.end_span(span);
         if let Some(metrics) = &run.metrics {
             observed.count(metrics);
         }
-        let audit = observed.audit(run);
+        let audit = observed.audit(run).filter(|_| is_audited);
         let is_durable_first = audit.is_some() && (outcome.is_err() || run.is_external());
         if let Some(record) = audit {
             run.writer.audit(record);
@@ -320,19 +376,13 @@ impl<K> Observation<'_, K> {
         if self.error.is_none() && TRACED.contains(&&**action) {
             return None;
         }
-        let grant = &run.terms.grant;
         Some(AuditRecord {
-            at: time::now(),
-            run_id: Some(run.run_id),
-            runner_id: Some(grant.runner_id.clone()),
-            binding_id: Some(grant.binding_id.clone()),
-            action: action.clone(),
             resource: resource.map(shortened),
             scope: scope.map(Cow::Borrowed),
             outcome: self.error.map_or(Cow::Borrowed("ok"), |refusal| refusal.code.as_str().to_owned().into()),
             duration_us: u64::try_from(self.took.as_micros()).ok(),
             bytes: Some(*bytes as u64),
-            details: None,
+            ..run.audit_record(action.clone())
         })
     }
 }

@@ -1,8 +1,9 @@
-//! Refusals of the gate, as facts of the run: the first of each kind when it happens, the others as a count.
+//! Refusals of the gate, as facts of the run and in the audit: the first of each kind when it happens, the others as a count.
 //!
 //! A guest may be refused some hundred times a second, so what repeats is counted: the counts are written when the run ends or
 //! leaves memory. A kind is a function, a resource and a code. After [`MAX_KINDS`], refusals of new kinds are counted together.
-//! The audit has every refusal.
+
+use std::borrow::Cow;
 
 use agent_host_facts::record::{Limit, PermissionDenial};
 use agent_host_protocol::{ApiError, ErrorCode, Limits};
@@ -28,29 +29,49 @@ struct Counts {
 }
 
 struct Count {
-    fact: Fact,
+    kind: RefusalKind,
+    fact: Option<Fact>,
     /// Refusals after the first.
     more: u64,
 }
 
+/// A function that was refused, for what, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RefusalKind {
+    pub(crate) function: Cow<'static, str>,
+    pub(crate) resource: Option<String>,
+    pub(crate) code: ErrorCode,
+}
+
+/// The first refusal of its kind.
+pub(crate) struct FirstRefusal {
+    /// What the run says of it. Other errors than those of grants and rates are the answer to a bad request, and no fact.
+    pub(crate) fact: Option<Fact>,
+}
+
+/// Refusals of one kind after the first.
+pub(crate) struct RepeatedRefusal {
+    pub(crate) kind: RefusalKind,
+    pub(crate) count: u64,
+    pub(crate) fact: Option<Fact>,
+}
+
 impl Refusals {
-    /// Counts a refusal. Returns its fact if it is the first of its kind. Other errors than those of grants and rates are the
-    /// answer to a bad request, and no fact.
-    pub(crate) fn note(&self, function: &str, resource: Option<&str>, refusal: &ApiError, limits: &Limits) -> Option<Fact> {
-        if !matches!(refusal.code, ErrorCode::Unauthorized | ErrorCode::RateLimited) {
-            return None;
-        }
+    /// Counts a refusal. `None` if it is not the first of its kind.
+    pub(crate) fn note(
+        &self,
+        function: &Cow<'static, str>,
+        resource: Option<&str>,
+        refusal: &ApiError,
+        limits: &Limits,
+    ) -> Option<FirstRefusal> {
         let mut counts = self.0.lock();
         let is_rate = is_rate_of_calls(refusal);
-        let known = counts.kinds.iter_mut().find(|count| match &count.fact {
-            Fact::LimitReached(_) => is_rate,
-            Fact::PermissionDenied(denial) => {
-                !is_rate
-                    && denial.function == function
-                    && denial.resource.as_deref() == resource
-                    && denial.code == refusal.code.as_str()
-            }
-            _ => false,
+        let known = counts.kinds.iter_mut().find(|Count { kind, fact, .. }| {
+            // The rate is that of all calls together.
+            let is_of_rate = matches!(fact, Some(Fact::LimitReached(_)));
+            is_of_rate == is_rate
+                && (is_rate || kind.function == *function && kind.resource.as_deref() == resource && kind.code == refusal.code)
         });
         if let Some(known) = known {
             known.more += 1;
@@ -60,42 +81,47 @@ impl Refusals {
             counts.others += 1;
             return None;
         }
-        let fact = if is_rate {
-            let value = Some(limits.host_calls_per_second.into());
-            let effect = Some("calls of the run are refused until it makes fewer".into());
-            Fact::LimitReached(Limit { effect, limit: "host_calls_per_second".into(), value, ..Limit::default() })
-        } else {
-            Fact::PermissionDenied(PermissionDenial {
+        let fact = match refusal.code {
+            _ if is_rate => {
+                let value = Some(limits.host_calls_per_second.into());
+                let effect = Some("calls of the run are refused until it makes fewer".into());
+                Some(Fact::LimitReached(Limit { effect, limit: "host_calls_per_second".into(), value, ..Limit::default() }))
+            }
+            ErrorCode::Unauthorized | ErrorCode::RateLimited => Some(Fact::PermissionDenied(PermissionDenial {
                 code: refusal.code.as_str().to_owned(),
                 count: None,
-                function: function.to_owned(),
+                function: function.clone().into_owned(),
                 message: refusal.message.chars().take(MAX_MESSAGE_CHARS).collect(),
                 resource: resource.map(str::to_owned),
-            })
+            })),
+            _ => None,
         };
-        counts.kinds.push(Count { fact: fact.clone(), more: 0 });
-        Some(fact)
+        let kind = RefusalKind { function: function.clone(), resource: resource.map(str::to_owned), code: refusal.code.clone() };
+        counts.kinds.push(Count { kind, fact: fact.clone(), more: 0 });
+        Some(FirstRefusal { fact })
     }
 
     /// Takes the counts of what was refused more than once.
-    pub(crate) fn take_counts(&self) -> Vec<Fact> {
+    pub(crate) fn take_counts(&self) -> Vec<RepeatedRefusal> {
         let Counts { kinds, others } = std::mem::take(&mut *self.0.lock());
-        let repeated = kinds.into_iter().filter(|count| count.more > 0).map(|Count { mut fact, more }| {
+        let repeated = kinds.into_iter().filter(|count| count.more > 0).map(|Count { kind, mut fact, more }| {
             match &mut fact {
-                Fact::LimitReached(limit) => limit.count = Some(more),
-                Fact::PermissionDenied(denial) => denial.count = Some(more),
+                Some(Fact::LimitReached(limit)) => limit.count = Some(more),
+                Some(Fact::PermissionDenied(denial)) => denial.count = Some(more),
                 _ => {}
             }
-            fact
+            RepeatedRefusal { kind, count: more, fact }
         });
-        let others = (others > 0).then(|| {
-            Fact::PermissionDenied(PermissionDenial {
+        let others = (others > 0).then(|| RepeatedRefusal {
+            kind: RefusalKind { function: "*".into(), resource: None, code: ErrorCode::Unauthorized },
+            count: others,
+            fact: Some(Fact::PermissionDenied(PermissionDenial {
                 code: ErrorCode::Unauthorized.as_str().to_owned(),
                 count: Some(others),
                 function: "*".to_owned(),
-                message: "further calls were refused: the audit has each of them".to_owned(),
+                message: "calls of further kinds were refused, and are counted together".to_owned(),
                 resource: None,
-            })
+            })),
         });
         repeated.chain(others).collect()
     }
@@ -114,16 +140,22 @@ mod tests {
         ApiError::new(ErrorCode::Unauthorized, "not granted")
     }
 
+    fn counted(refusals: &Refusals) -> Vec<(String, Option<String>, u64, bool)> {
+        let counts = refusals.take_counts().into_iter();
+        counts.map(|of| (of.kind.function.into_owned(), of.kind.resource, of.count, of.fact.is_some())).collect()
+    }
+
     #[test]
-    fn the_first_of_each_kind_is_a_fact_and_the_rest_is_counted() {
+    fn the_first_of_each_kind_is_said_and_the_rest_is_counted() {
         let (refusals, limits) = (Refusals::default(), Limits::default());
-        let note = |resource| refusals.note("models.invoke", Some(resource), &denied(), &limits);
-        assert!(note("a").is_some() && note("b").is_some());
+        let note = |resource| refusals.note(&"models.invoke".into(), Some(resource), &denied(), &limits);
+        assert!(note("a").is_some_and(|first| first.fact.is_some()) && note("b").is_some());
         assert!(note("a").is_none() && note("a").is_none());
-        assert!(refusals.note("tools.call", None, &ApiError::new(ErrorCode::NotFound, "?"), &limits).is_none());
-        let counts = refusals.take_counts();
-        let [Fact::PermissionDenied(denial)] = counts.as_slice() else { panic!("{counts:?}") };
-        assert_eq!((denial.resource.as_deref(), denial.count), (Some("a"), Some(2)));
+        // A bad request is no fact, and fills the audit no more than the others.
+        let bad = || refusals.note(&"tools.call".into(), None, &ApiError::new(ErrorCode::NotFound, "?"), &limits);
+        assert!(bad().is_some_and(|first| first.fact.is_none()) && bad().is_none());
+        let expected = [("models.invoke".to_owned(), Some("a".to_owned()), 2, true), ("tools.call".to_owned(), None, 1, false)];
+        assert_eq!(counted(&refusals), expected);
         assert!(refusals.take_counts().is_empty());
     }
 
@@ -131,10 +163,8 @@ mod tests {
     fn kinds_are_bounded() {
         let (refusals, limits) = (Refusals::default(), Limits::default());
         let named: Vec<_> = (0..MAX_KINDS + 5).map(|n| n.to_string()).collect();
-        let facts = named.iter().filter_map(|name| refusals.note("storage.get", Some(name), &denied(), &limits));
-        assert_eq!(facts.count(), MAX_KINDS);
-        let counts = refusals.take_counts();
-        let [Fact::PermissionDenied(others)] = counts.as_slice() else { panic!("{counts:?}") };
-        assert_eq!((others.function.as_str(), others.count), ("*", Some(5)));
+        let first = named.iter().filter_map(|name| refusals.note(&"storage.get".into(), Some(name), &denied(), &limits));
+        assert_eq!(first.count(), MAX_KINDS);
+        assert_eq!(counted(&refusals), [("*".to_owned(), None, 5, true)]);
     }
 }

@@ -11,7 +11,7 @@ use agent_host_protocol::{
     context::RunContext,
     run::{ModelUsage, RunFailure},
 };
-use agent_host_sandbox::{Component, Outcome, Sandbox};
+use agent_host_sandbox::{Component, ComputeShare, Outcome, Sandbox};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -175,7 +175,9 @@ pub async fn replay(
     let place = sandbox.place().await;
     let granted = execution.terms.grant.interfaces();
     let stopped = {
-        let guest = sandbox.run(place, &replay.component, granted, &manifest.name, context, world, calls, log);
+        let manifest = Arc::new(manifest.clone());
+        let guest = sandbox.guest(place, &replay.component, granted, manifest, context, world, calls, log);
+        let guest = sandbox.pace(ComputeShare::default, guest);
         tokio::select! {
             biased;
             stop = execution.waits.stopped() => Err(stop),

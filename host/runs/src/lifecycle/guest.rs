@@ -10,7 +10,9 @@ use agent_host_protocol::{
     run::{RunFailure, Terminal},
     time,
 };
-use agent_host_sandbox::{Outcome, Place, Runner, World};
+use agent_host_providers::log_context;
+use agent_host_sandbox::{ComputeShare, Outcome, Place, Runner, World};
+use futures_util::future::Either;
 
 use super::{
     body::{AssembledContext, Body, Exit, Ready, RunningExecution, changes},
@@ -147,16 +149,26 @@ impl GuestBody {
         let execution = &running.execution;
         let deadline_ms = task.run.terms.deadline_ms;
         let grace = Duration::from_millis(execution.limits.cancel_grace_ms);
-        let executed = task.runs.shared.sandbox.run(
+        let sandbox = &task.runs.shared.sandbox;
+        let guest = sandbox.guest(
             place,
             &runner.component,
             task.run.terms.grant.interfaces(),
-            runner.manifest.name.as_str(),
+            runner.manifest,
             context,
             world,
             Box::new(calls),
             Arc::clone(&running.log) as _,
         );
+        // A guest that computes leaves this task, and takes along what log lines and spans are about.
+        let guest = match &self.span {
+            Some(span) => Either::Left(span.within(guest)),
+            None => Either::Right(guest),
+        };
+        let terms = Arc::clone(&task.run.terms);
+        let share =
+            move || ComputeShare { workspace: terms.grant.workspace().into(), binding: terms.grant.binding_id.as_str().into() };
+        let executed = sandbox.pace(share, log_context::inherit(guest));
         let waiting_writes = async {
             tokio::time::sleep(UNWRITTEN_START).await;
             execution.writer.write_start().await;

@@ -136,7 +136,7 @@ impl Runs {
         };
         let running = context.scope(running);
         debug_assert!(size_of_val(&running) <= MAX_TASK_BYTES, "the task of a run has {} bytes", size_of_val(&running));
-        self.tasks.spawn(running);
+        self.tasks.spawn_on(running, &self.shared.sandbox.threads_of_runs());
     }
 }
 
@@ -356,7 +356,7 @@ impl RunTask {
         };
         let conversation = self.run.terms.grant.conversation.as_ref().map(WaitKey::conversation);
         let keys = keys.into_iter().chain(conversation).map(|key| key.to_string()).collect();
-        let mut facts = running.execution.refusals.take_counts();
+        let mut facts = running.execution.take_refusals();
         facts.push(Fact::RunStatus(StatusChange::waiting(reason, until)));
         let make = |sequence| {
             Ok(RunWrite {
@@ -386,7 +386,7 @@ impl RunTask {
         if self.run.resumption != Resumption::New || is_external(&self.run.record.run) {
             Box::pin(self.add_open_before(running, &mut open)).await;
         }
-        open.extend(execution.refusals.take_counts());
+        open.extend(execution.take_refusals());
         let (event_id, terms) = (self.run.event.event_id, &self.run.terms);
         let speaker = Speaker { run_id: execution.run_id, event_id, terms, source: execution.source() };
         let make = |terminal: &Terminal, first: u64| end_executed(&speaker, &open, terminal, first);
