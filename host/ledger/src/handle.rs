@@ -27,7 +27,7 @@ use crate::{
     record::{Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
     rows::{AuditRow, Reader, View, Views, bounded},
     store::{Hooks, MergeEvents, MissingLedger, Store, io_error, open},
-    writer::{Counters, MergeFailure, Queue, Shared, Watch, Writer, WriterEnd},
+    writer::{Commits, Counters, MergeFailure, Queue, Shared, Watch, Writer, WriterEnd},
 };
 
 /// A ledger. Clones are handles to the same one.
@@ -69,6 +69,16 @@ pub enum Health {
         reason: String,
         /// The log is full: writes are refused until a merge succeeds.
         is_full: bool,
+    },
+    /// The last batch could not be written: what comes is refused until one can. The writer tries by itself once a second.
+    WritesFail {
+        /// The reason.
+        reason: String,
+    },
+    /// The disk has not answered for so long: what comes waits.
+    WritesHang {
+        /// Time since the write began, in milliseconds.
+        for_ms: u64,
     },
     /// The ledger accepts no new events until the disk has more space.
     DiskLow {
@@ -152,6 +162,7 @@ impl Ledger {
             views: Arc::clone(&views),
             ended: Mutex::new(None),
             merge_failure: MergeFailure::default(),
+            commits: Commits::default(),
             done: Mutex::new(Some(done)),
         });
         let (merging, failing, failed) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
@@ -321,11 +332,17 @@ impl Ledger {
         if let Some(WriterEnd::Closed(reason) | WriterEnd::Failed(reason)) = self.shared().ended.lock().clone() {
             return Health::Failed(reason.to_string());
         }
+        if let Some(took) = self.shared().commits.hanging() {
+            return Health::WritesHang { for_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX) };
+        }
         match self.shared().disk.check(DiskNeed::NewEvent) {
             Err(LedgerError::DiskLow { free, needed }) => Health::DiskLow { free, needed },
             _ => match self.shared().merge_failure.current() {
                 Some(failure) => Health::MergesFail { reason: failure.reason.to_string(), is_full: failure.is_full },
-                None => Health::Ok,
+                None => match self.shared().commits.failure() {
+                    Some(reason) => Health::WritesFail { reason: reason.to_string() },
+                    None => Health::Ok,
+                },
             },
         }
     }

@@ -58,6 +58,9 @@ pub struct Limits {
     pub results_burst: u32,
     /// Events of one run, so that a run cannot fill the disk within its deadline.
     pub run_events: u64,
+    /// Results of one execution of a run, in bytes of their data, so that a run cannot fill the disk. What is larger is an
+    /// artifact.
+    pub run_record_bytes: u64,
     /// Body of an HTTP request.
     pub http_body_bytes: usize,
     /// Connections that are open at one time. Each costs some kilobytes and a file descriptor; more are answered `503`
@@ -157,6 +160,8 @@ pub struct Limits {
     /// Largest number of ancestors of a run: a run without a parent has depth 0. The limit ends cycles of runs that start
     /// each other.
     pub child_depth: u32,
+    /// Runs that one event leads to, besides the first: those that its run starts, that these start, and so on.
+    pub tree_runs: usize,
     /// Inputs that wait for an active run which takes them; more is refused.
     pub steering_queue: usize,
     /// Runs that wait in one queue for executors; more is refused. Each takes some kilobytes of memory.
@@ -224,6 +229,7 @@ impl Default for Limits {
             results_per_second: 20_000,
             results_burst: 20_000,
             run_events: 1_000_000,
+            run_record_bytes: 128 * MIB as u64,
             http_body_bytes: 256 * KIB,
             http_connections: 20_000,
             http_header_ms: 30_000,
@@ -269,6 +275,7 @@ impl Default for Limits {
             child_runs: 256,
             child_runs_at_once: 16,
             child_depth: 4,
+            tree_runs: 1_000,
             steering_queue: 100,
             queue_length: 100_000,
             executor_stale_ms: 30_000,

@@ -147,6 +147,22 @@ async fn results_at_the_limit_and_of_unknown_type_are_kept() {
 }
 
 #[tokio::test]
+async fn a_run_emits_so_many_bytes_and_no_more() {
+    let limits = Limits { run_record_bytes: 2_000, ..limits() };
+    let world = World::with(&["hostile"], limits, vec![bound(HOSTILE)]).await;
+    let ended = world.say("emit-n 1000").await;
+    let emitted = ended.kinds().iter().filter(|kind| **kind == "message.delta").count();
+    assert!((5..1000).contains(&emitted), "{emitted}");
+    let bytes: usize =
+        ended.events.iter().filter(|event| event.kind == "message.delta").map(|event| event.data.get().len()).sum();
+    assert!(bytes <= 2_000, "{bytes}");
+    assert_eq!(ended.failure(), "payload_too_large");
+    assert!(ended.end()["message"].as_str().unwrap().contains("run_record_bytes"), "{}", ended.end());
+    // Each run has its own.
+    assert_eq!(world.say("ok").await.run.status, RunStatus::Completed);
+}
+
+#[tokio::test]
 async fn refusals_are_slowed_down_and_counted() {
     let limits = Limits { host_calls_per_second: 100, host_calls_burst: 20, ..limits() };
     let world = World::with(&["hostile"], limits, vec![bound(HOSTILE)]).await;

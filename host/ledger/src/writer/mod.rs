@@ -6,6 +6,6 @@ mod thread;
 mod watch;
 
 pub(crate) use queue::Queue;
-pub(crate) use shared::{Counters, MergeFailure, Shared, WriterEnd};
+pub(crate) use shared::{Commits, Counters, MergeFailure, Shared, WriterEnd};
 pub(crate) use thread::Writer;
 pub use watch::Watch;

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -34,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) views: Arc<Views>,
     pub(crate) ended: Mutex<Option<WriterEnd>>,
     pub(crate) merge_failure: MergeFailure,
+    pub(crate) commits: Commits,
     /// Held by the writer; when it is dropped, [`crate::Ledger::close`] returns.
     pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -72,6 +73,43 @@ impl MergeFailure {
 
     pub(crate) fn current(&self) -> Option<Failure> {
         self.0.lock().clone()
+    }
+}
+
+/// The state of commits: what the last one did, and how long the present one takes.
+#[derive(Default)]
+pub(crate) struct Commits(Mutex<CommitState>);
+
+#[derive(Default)]
+struct CommitState {
+    began: Option<Instant>,
+    failure: Option<Arc<str>>,
+}
+
+impl Commits {
+    /// A commit that takes longer hangs: disks take some milliseconds.
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    pub(crate) fn begin(&self) {
+        self.0.lock().began = Some(Instant::now());
+    }
+
+    /// Takes over the outcome of the commit: the reason of its failure.
+    pub(crate) fn end(&self, failure: Option<String>) {
+        *self.0.lock() = CommitState { began: None, failure: failure.map(Into::into) };
+    }
+
+    pub(crate) fn have_failed(&self) -> bool {
+        self.0.lock().failure.is_some()
+    }
+
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        self.0.lock().failure.clone()
+    }
+
+    /// Time that the present commit has taken, if it hangs.
+    pub(crate) fn hanging(&self) -> Option<Duration> {
+        self.0.lock().began.map(|began| began.elapsed()).filter(|took| *took > Self::PATIENCE)
     }
 }
 

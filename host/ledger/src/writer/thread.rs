@@ -20,6 +20,8 @@ use crate::{
 
 /// Between two looks whether redb is open again.
 const REOPENING: Duration = Duration::from_millis(2);
+/// Between two looks at a disk that has refused a write.
+const PROBE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -55,9 +57,13 @@ impl Writer {
         let mut last_words = FinalStatus { shared: &shared, ended: false };
         let mut operations = Vec::new();
         let stopped = loop {
-            match self.shared.queue.take(&mut operations, self.store.next_merge()) {
+            match self.shared.queue.take(&mut operations, self.wakes_at()) {
                 TakeOutcome::Closed => break Ok(()),
-                TakeOutcome::TimedOut => {}
+                TakeOutcome::TimedOut => {
+                    if let Err(stopped) = self.probe() {
+                        break Err(stopped);
+                    }
+                }
                 TakeOutcome::Operations => {
                     let began = Instant::now();
                     if let Err(stopped) = self.carry_out(&mut operations) {
@@ -128,9 +134,38 @@ impl Writer {
         if let Err(error) = self.shared.disk.check(DiskNeed::AnyWrite) {
             return Err(WriteError::Log(std::io::Error::other(error)));
         }
-        let log_bytes = self.store.write(&self.rows)?;
+        self.commit()
+    }
+
+    fn commit(&mut self) -> Result<(), WriteError> {
+        self.shared.commits.begin();
+        let written = self.store.write(&self.rows);
+        self.shared.commits.end(match &written {
+            Ok(_) => None,
+            Err(WriteError::Log(error)) => Some(error.to_string()),
+            Err(WriteError::Store(error)) => Some(error.to_string()),
+        });
+        let log_bytes = written?;
         self.shared.counters.batch(self.rows.count(), log_bytes);
         Ok(())
+    }
+
+    /// The time of the next work that nobody asks for: a merge, or a look at a disk that has failed.
+    fn wakes_at(&self) -> Option<Instant> {
+        let probe = self.shared.commits.have_failed().then(|| Instant::now() + PROBE);
+        self.store.next_merge().into_iter().chain(probe).min()
+    }
+
+    /// Writes a batch without rows to a disk that has refused the last one, so that a host which gets no events meanwhile becomes
+    /// ready again.
+    fn probe(&mut self) -> Result<(), WriterFailed> {
+        if !self.shared.commits.have_failed() {
+            return Ok(());
+        }
+        match self.commit() {
+            Ok(()) | Err(WriteError::Log(_)) => Ok(()),
+            Err(WriteError::Store(error)) => Err(self.fail(&error)),
+        }
     }
 
     /// After a batch that was not written: the store is as before the batch, so memory is read from it again.

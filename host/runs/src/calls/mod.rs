@@ -170,10 +170,12 @@ impl RunCalls {
     ) -> Result<PendingWrite, ApiError> {
         let run = &*self.run;
         let (count, bytes) = (batch.len(), batch.bytes().sum());
+        let room = run.take_room(bytes as u64);
         // A batch that is larger than the burst would wait for ever.
         let counted = count.min(run.limits.results_burst as usize);
         let allowed = || {
             sized?;
+            room?;
             run.has_room(count)
         };
         let digest = run.journal.digest_of_recorded(&batch, || results::displayed(batch.clone()));
@@ -227,6 +229,9 @@ impl RunCalls {
             Ok(last)
         };
         let passed = run.pass(Call::results(EMIT, digest, counted).bytes(bytes), allowed, effect).await;
+        if passed.outcome.is_err() {
+            run.give_back_room(bytes as u64);
+        }
         let last = passed.outcome?;
         if let Some(replayed) = batch.filter(|_| sets_state && passed.past.is_some()) {
             self.note_state(replayed.parse()?);

@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 
 /// A line longer than this is cut: nobody reads it.
 const MAX_LINE: usize = 4 * 1024;
+/// Bytes that a line of the host's log has besides its text: time, level, ids. They count as its text does.
+const LINE_PREFIX: usize = 256;
 /// Bytes of the end of the log that a failed run shows.
 const TAIL: usize = 2 * 1024;
 
@@ -90,10 +92,15 @@ impl GuestLog {
     }
 }
 
-/// A line as a terminal can bear it: valid text, without control characters, not too long.
+/// A line as a terminal can bear it: valid text in its own order, without control characters, not too long.
 fn printable(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line.get(..MAX_LINE).unwrap_or(line));
-    text.trim_end().chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+    text.trim_end().chars().map(|c| if (c.is_control() && c != '\t') || is_bidi_control(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// A character that changes the direction of text: a line could look like another one.
+fn is_bidi_control(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl RunLog for GuestLog {
@@ -106,22 +113,21 @@ impl RunLog for GuestLog {
             state.since = Some(Instant::now());
             state.bytes_this_second = 0;
         }
-        let room = self.per_second.saturating_sub(state.bytes_this_second) as usize;
-        let admitted = bytes.get(..room.min(bytes.len())).unwrap_or_default();
-        state.bytes_this_second = state.bytes_this_second.saturating_add(u32::try_from(admitted.len()).unwrap_or(u32::MAX));
-        state.dropped += (bytes.len() - admitted.len()) as u64;
-        let mut rest = admitted;
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let (head, tail) = rest.split_at(end);
-            let mut line = std::mem::take(&mut state.partial);
-            line.extend_from_slice(head);
-            self.line(&mut state, source, &line);
-            rest = tail.get(1..).unwrap_or_default();
-        }
-        state.partial.extend_from_slice(rest);
-        if state.partial.len() >= MAX_LINE {
-            let line = std::mem::take(&mut state.partial);
-            self.line(&mut state, source, &line);
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n').flat_map(|line| line.chunks(MAX_LINE)) {
+            let text = piece.strip_suffix(b"\n");
+            let cost =
+                piece.len() + if text.is_some() || state.partial.len() + piece.len() >= MAX_LINE { LINE_PREFIX } else { 0 };
+            let taken = state.bytes_this_second.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+            if taken > self.per_second {
+                state.dropped += piece.len() as u64;
+                continue;
+            }
+            state.bytes_this_second = taken;
+            state.partial.extend_from_slice(text.unwrap_or(piece));
+            if text.is_some() || state.partial.len() >= MAX_LINE {
+                let line = std::mem::take(&mut state.partial);
+                self.line(&mut state, source, &line);
+            }
         }
     }
 }
@@ -139,8 +145,16 @@ mod tests {
         let log = log(&Limits::default());
         log.write(LogSource::Stderr, b"pan");
         log.write(LogSource::Stderr, b"ic: \x1b[31mred\x07\nsecond\nthi");
-        log.write(LogSource::Stderr, b"rd \xff");
-        assert_eq!(log.tail().unwrap(), "panic: \u{fffd}[31mred\u{fffd}\nsecond\nthird \u{fffd}");
+        log.write(LogSource::Stderr, b"rd \xff \xe2\x80\xae");
+        assert_eq!(log.tail().unwrap(), "panic: \u{fffd}[31mred\u{fffd}\nsecond\nthird \u{fffd} \u{fffd}");
+    }
+
+    #[test]
+    fn short_lines_cost_what_the_host_writes_for_them() {
+        let log = log(&Limits { log_bytes_per_second: 10_000, ..Limits::default() });
+        log.write(LogSource::Stdout, &b"x\n".repeat(10_000));
+        let lines = log.state.lock().lines.len();
+        assert_eq!(lines, 10_000 / (LINE_PREFIX + 2));
     }
 
     #[test]

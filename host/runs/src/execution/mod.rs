@@ -22,7 +22,10 @@ pub(crate) mod writer;
 
 use std::{
     collections::{HashSet, VecDeque},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -65,6 +68,8 @@ pub(crate) struct Execution {
     pub(crate) open: OpenCalls,
     pub(crate) rates: Rates,
     pub(crate) refusals: Refusals,
+    /// Bytes of the results that the execution has come to, replayed ones included.
+    emitted_bytes: AtomicU64,
     pub(crate) budget: RunBudget,
     pub(crate) waits: Waits,
     pub(crate) family: Family,
@@ -160,6 +165,7 @@ impl Execution {
             family: Family::default(),
             knowledge: Knowledge::default(),
             refusals: Refusals::default(),
+            emitted_bytes: AtomicU64::new(0),
             metrics: parts.metrics,
             terms,
             limits,
@@ -173,6 +179,24 @@ impl Execution {
             return Ok(());
         }
         Err(ApiError::new(ErrorCode::PayloadTooLarge, format!("a run has at most {most} events")))
+    }
+
+    /// Takes room in the record for so many bytes of results, also for those that an earlier execution has emitted; fails if
+    /// there is none. What is refused gives it back.
+    pub(crate) fn take_room(&self, bytes: u64) -> Result<(), ApiError> {
+        let most = self.limits.run_record_bytes;
+        let emitted = self.emitted_bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if emitted <= most {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            ErrorCode::PayloadTooLarge,
+            format!("a run emits at most {most} bytes of results (`limits.run_record_bytes`): write an artifact instead"),
+        ))
+    }
+
+    pub(crate) fn give_back_room(&self, bytes: u64) {
+        self.emitted_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// True if an executor executes the run. The calls of an external run are concurrent, and the caller of a call may go

@@ -56,6 +56,10 @@ impl Cell {
                 ));
                 "ok".to_owned()
             }
+            Health::WritesFail { reason } => {
+                format!("the last write failed ({reason}): check the disk; the host tries again by itself")
+            }
+            Health::WritesHang { for_ms } => format!("the disk has not answered for {for_ms} ms: check it"),
             Health::DiskLow { free, needed } => format!("the disk has {free} bytes left and needs {needed}: free some space"),
             Health::Failed(reason) => format!("{reason}: restart the host"),
             other => format!("{other:?}"),

@@ -9,6 +9,7 @@ use agent_host_protocol::{
 };
 use agent_host_sandbox::Runner;
 use async_trait::async_trait;
+use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{
@@ -39,16 +40,28 @@ impl Neighbours for IntakeOfCell {
             return Err(ApiError::retryable(ErrorCode::RuntimeError, "the host is shutting down"));
         }
         let (accept, task) = plan_child(parent, event, request)?;
+        let most = parent.limits.tree_runs;
+        let root = self.trees.grow(&self.ledger, parent.run_id, most).map_err(ledger_failed)?.ok_or_else(|| ApiError {
+            details: Some(json!({ "code": "tree_runs", "limit": most })),
+            ..ApiError::new(
+                ErrorCode::Unauthorized,
+                format!("one event leads to at most {most} runs that start each other: do the work in this run"),
+            )
+        })?;
         // The parent may end in the middle of this, and its call with it; the child is on its way to the disk then.
         let (runs, parent) = (self.runs.clone(), Arc::clone(parent));
         let started = self.runs.tasks.spawn(async move {
-            let id = accept_child(&runs, accept, task).await?;
+            let (id, is_new) = accept_child(&runs, accept, task).await?;
             if !parent.family.children.add(id) {
                 runs.end_child(parent.run_id, id).await;
             }
-            Ok(id)
+            Ok((id, is_new))
         });
-        started.await.map_err(|error| host_failed(&error))?
+        let started = started.await.map_err(|error| host_failed(&error))?;
+        if !matches!(started, Ok((_, true))) {
+            self.trees.shrink(root);
+        }
+        started.map(|(id, _)| id)
     }
 
     fn report_end(&self, parent: &Arc<Execution>, child: RunId) {
@@ -119,7 +132,8 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
     Ok((accept, task))
 }
 
-async fn accept_child(runs: &Runs, accept: Accept, task: PlannedTask) -> Result<RunId, ApiError> {
+/// Accepts a child; true if it is new.
+async fn accept_child(runs: &Runs, accept: Accept, task: PlannedTask) -> Result<(RunId, bool), ApiError> {
     let event = Arc::clone(&accept.event);
     match runs.ledger.accept(accept).await.map_err(ledger_failed)? {
         AcceptOutcome::New { event_no, runs: records, transcript_seq } => {
@@ -128,13 +142,13 @@ async fn accept_child(runs: &Runs, accept: Accept, task: PlannedTask) -> Result<
             runs.shared.metrics.created(&record.run);
             let event = StoredEvent { event, event_no, transcript_seq };
             runs.begin(StoredRun::new(record, event, task.terms, task.runner));
-            Ok(id)
+            Ok((id, true))
         }
         // The host has died right after this, and the child has a task again.
         AcceptOutcome::Repeated { event_id } => {
             let event = runs.ledger.event(event_id).map_err(ledger_failed)?;
             let id = event.and_then(|event| event.runs.first().copied());
-            id.ok_or_else(|| host_failed(&"a child is not there"))
+            Ok((id.ok_or_else(|| host_failed(&"a child is not there"))?, false))
         }
     }
 }

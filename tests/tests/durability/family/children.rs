@@ -288,6 +288,27 @@ async fn a_circle_of_supervisors_has_an_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn all_runs_below_one_event_are_counted_together_also_after_a_kill() {
+    let mut host = family("tree_runs = 4", "", "");
+    let one = |letter: char| format!("start default [say {letter}]");
+    let below = format!("start default [{}; {}; all 60000]; all 60000", one('a'), one('b'));
+    let parent = host.send(&format!("{below}; await go; {}; {}; {}; all 60000", one('c'), one('d'), one('e'))).await;
+    host.until_step(&parent, "all 60000").await;
+    host.kill_and_revive();
+    host.take("set go yes").await;
+    // One child and two below it were there before the host died: one more is left.
+    let ended = host.ended(&parent).await.completed();
+    let outcomes = ended.outcomes();
+    assert!(outcomes[3].is_string(), "{ended}");
+    let refused = json!({ "error": "unauthorized", "code": "tree_runs", "retryable": false });
+    assert_eq!((&outcomes[4], &outcomes[5]), (&refused, &refused), "{ended}");
+    assert_eq!(children_of(&host, &parent).await.len(), 2);
+    // The next event has its own.
+    assert!(host.take(&one('f')).await.outcomes()[0].is_string());
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_run_has_so_many_children_and_no_more() {
     let host = family("child_runs = 5\nchild_runs_at_once = 2", "", "");
     let one = "start default [await never]";
