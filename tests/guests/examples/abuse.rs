@@ -53,6 +53,19 @@ impl Runner for Abuse {
             }
             "handle" => raw::write(12_345, at, text.len(), BYTES),
             "drop" => raw::drop_writer(12_345),
+            "dropped" | "dropped twice" => {
+                let writer = artifacts::create("text/plain", None).unwrap_or_else(|error| panic!("{error:?}"));
+                let handle = writer.handle();
+                drop(writer);
+                match ctx.text() {
+                    "dropped" => raw::write(handle, at, text.len(), BYTES),
+                    _ => raw::drop_writer(handle),
+                }
+            }
+            "large" => {
+                let text = "x".repeat(40 * 1024 * 1024);
+                raw::log(INFO, text.as_ptr() as usize, text.len());
+            }
             "fill" => {
                 let mut bytes = vec![0_u8; BYTES];
                 for value in (0..=u8::MAX).cycle() {

@@ -272,6 +272,7 @@ fn emitting(command: &str, words: &mut Words<'_>) -> Result<Answer, ApiError> {
         "emit-large" => say(results::emit(&[message_delta("m0", "x".repeat(words.size()?))])?),
         "emit-many" => say(results::emit(&vec![delta(); words.size()?])?),
         "emit-bytes-batch" => say(results::emit(&vec![message_delta("m0", "x".repeat(31 * 1024)); 10])?),
+        "emit-data" => say(emit_other("x.odd", words.0)?),
         "emit-unknown" => say(emit_other(words.next(), r#"{"from":"hostile"}"#)?),
         "emit-terminal" => say(emit_other("run.completed", r#"{"finish_reason":"stop"}"#)?),
         "emit-state" => {

@@ -60,8 +60,8 @@ async fn a_clock_that_is_set_back_holds_nothing_up() {
     move_by(&moved_by, 0);
     let variables = vec![("LD_PRELOAD", shim(dir.path())), ("CLOCK_MOVED_BY", moved_by.clone())];
     let config = "[limits]\nmax_live_runs = 50\npark_after_ms = 300\n\
-        [[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\nevent_types = [\"message.received\"]\n\
-        [[bindings]]\nid = \"ticked\"\nrunner = \"plugin:test/steps/default\"\nevent_types = [\"tick\"]\n\
+        [[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\nmatch = { event_type = \"message.received\" }\n\
+        [[bindings]]\nid = \"ticked\"\nrunner = \"plugin:test/steps/default\"\nmatch = { event_type = \"tick\" }\n\
         [[schedules]]\nid = \"often\"\nevery_ms = 1000\nevent = { event_type = \"tick\", input = { text = \"say tick\" } }\n";
     let mut host = Host::with_variables(&["steps"], config, variables);
 

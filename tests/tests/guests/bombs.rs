@@ -9,7 +9,7 @@ use agent_host_tests::{process, support::Host};
 use serde_json::Value;
 use wasm_encoder::{
     CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentInstanceSection, Function, FunctionSection,
-    Instruction, Module, ModuleSection, TypeSection, ValType,
+    Instruction, MemArg, MemorySection, MemoryType, Module, ModuleSection, TypeSection, ValType,
 };
 
 const LOCALS: u32 = 60;
@@ -26,18 +26,23 @@ fn bomb(functions: u32) -> Vec<u8> {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 16) % LOCALS
         };
-        for _ in 0..40_000 {
+        for _ in 0..30_000 {
+            // What is stored cannot be left out.
+            function.instruction(&Instruction::I32Const(0));
             function.instruction(&Instruction::LocalGet(local()));
             function.instruction(&Instruction::LocalGet(local()));
             function.instruction(&Instruction::I32Mul);
-            function.instruction(&Instruction::LocalSet(local()));
+            function.instruction(&Instruction::LocalTee(local()));
+            function.instruction(&Instruction::I32Store(MemArg { offset: 0, align: 2, memory_index: 0 }));
         }
         function.instruction(&Instruction::LocalGet(0));
         function.instruction(&Instruction::End);
         code.function(&function);
     }
+    let mut memories = MemorySection::new();
+    memories.memory(MemoryType { minimum: 1, maximum: None, memory64: false, shared: false, page_size_log2: None });
     let mut module = Module::new();
-    module.section(&types).section(&declared).section(&code);
+    module.section(&types).section(&declared).section(&memories).section(&code);
     let mut instances = ComponentInstanceSection::new();
     instances.export_items([] as [(&str, ComponentExportKind, u32); 0]);
     let mut exports = ComponentExportSection::new();

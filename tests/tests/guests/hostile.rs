@@ -7,6 +7,7 @@ use agent_host_tests::{
     World,
     world::{bound, in_conversation, limits},
 };
+use serde_json::json;
 
 const HOSTILE: &str = "plugin:test/hostile/default";
 
@@ -51,11 +52,13 @@ async fn a_guest_that_breaks_ends_the_run_with_a_code_that_says_how() {
 #[tokio::test]
 async fn a_guest_that_calls_below_its_bindings_traps_and_nothing_of_it_reaches_the_host() {
     let world = World::new(&["abuse"], "plugin:test/abuse/default").await;
-    for does in ["pointer", "length", "text", "case", "outcome", "handle", "drop"] {
+    for does in ["pointer", "length", "text", "case", "outcome", "handle", "drop", "dropped", "dropped twice"] {
         let ended = world.say(does).await;
         assert_eq!((ended.run.status, ended.failure()), (RunStatus::Failed, "runner.trapped"), "{does}: {ended:#?}");
         assert!(ended.kinds().contains(&"sandbox.violation"), "{does}: {:?}", ended.kinds());
     }
+    // What the host would copy for one call is bounded.
+    assert_eq!(world.say("large").await.failure(), "runner.limit_exceeded");
     assert_eq!(world.say("nothing").await.answer_text(), "ok the host took it");
 }
 
@@ -165,6 +168,24 @@ async fn results_that_break_a_rule_are_refused_whole_and_by_name() {
         assert!(ended.answer_text().starts_with(code), "{does}: {}", ended.answer_text());
         assert_eq!(ended.run.status, RunStatus::Completed, "a refusal is no trap");
         assert_eq!(ended.kinds(), ["message.completed", "run.completed"], "{does} left something behind");
+    }
+}
+
+#[tokio::test]
+async fn odd_data_of_a_result_is_refused_or_kept_as_data() {
+    let world = world().await;
+    for not_json in ["NaN", "{\"a\":Infinity}", "{\"a\":1,}", "[1e999999]", "\u{202e}{}"] {
+        let answer = world.say(&format!("emit-data {not_json}")).await.answer_text();
+        assert!(answer.starts_with("error invalid"), "{not_json}: {answer}");
+    }
+    for (data, is) in [
+        (r#"{"a":"\u0000\u202e"}"#, json!({ "a": "\u{0}\u{202e}" })),
+        (r#"{"a":1,"a":2}"#, json!({ "a": 2 })),
+        ("{\"\u{202e}\":\"<script>\"}", json!({ "\u{202e}": "<script>" })),
+    ] {
+        let ended = world.say(&format!("emit-data {data}")).await;
+        let kept = ended.events.iter().find(|event| event.kind == "x.odd").unwrap_or_else(|| panic!("{data}: {ended:#?}"));
+        assert_eq!(kept.data_value(), is, "{data}");
     }
 }
 

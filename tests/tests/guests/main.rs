@@ -4,6 +4,7 @@ mod agent;
 mod bombs;
 mod echo;
 mod examples;
+mod files;
 mod gate;
 mod golden;
 mod hostile;

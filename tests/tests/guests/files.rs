@@ -1,0 +1,122 @@
+//! Files that were made to hurt whoever reads, compiles or holds them: each is refused, by name, and within its time.
+
+use std::{
+    fs,
+    os::unix::ffi::OsStrExt,
+    time::{Duration, Instant},
+};
+
+use agent_host_protocol::{PluginStatus, RefusalCode, RunStatus};
+use agent_host_tests::{
+    World,
+    world::{PATIENCE, limits},
+};
+
+/// A component with these parts, that looks like a runner from the outside.
+fn component(parts: &str) -> Vec<u8> {
+    let text = format!("(component {parts} (instance $runner) (export \"agent-host:runner/runner@1.0.0\" (instance $runner)))");
+    wat::parse_str(text).unwrap()
+}
+
+/// The refusal of a file, and its message.
+async fn refusal(name: &str, bytes: &[u8]) -> (RefusalCode, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("odd.wasm");
+    fs::write(&file, bytes).unwrap();
+    let began = Instant::now();
+    let report = agent_host_runs::inspect(&file, &limits()).await.unwrap();
+    assert!(began.elapsed() < PATIENCE, "{name} took {:?}", began.elapsed());
+    assert_eq!(report.status, PluginStatus::Refused, "{name}: {report:#?}");
+    let refusal = report.refusal.unwrap();
+    assert!(!refusal.fix.is_empty(), "{name}");
+    (refusal.code, refusal.message)
+}
+
+#[tokio::test]
+async fn features_that_are_off_are_refused_one_by_one() {
+    for (feature, parts) in [
+        ("64-bit memory", "(core module (memory i64 1))"),
+        ("64-bit tables", "(core module (table i64 1 funcref))"),
+        ("shared memory", "(core module (memory 1 1 shared))"),
+        ("atomics", "(core module (memory 1) (func i32.const 0 i32.atomic.load drop))"),
+        ("exceptions", "(core module (type (func)) (tag (type 0)))"),
+        ("GC", "(core module (type (struct (field i32))))"),
+        ("typed references", "(core module (type (func)) (func (param (ref 0))))"),
+        ("page sizes", "(core module (memory 1 (pagesize 1)))"),
+        ("stack switching", "(core module (type (func)) (type (cont 0)))"),
+        ("streams", "(type (stream u8))"),
+        ("futures", "(type (future u8))"),
+        ("error contexts", "(core func (canon error-context.drop))"),
+        ("async functions", "(core func (canon task.cancel))"),
+        ("threads of components", "(core func (canon thread.yield))"),
+    ] {
+        let (code, message) = refusal(feature, &component(parts)).await;
+        assert_eq!(code, RefusalCode::Invalid, "{feature}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn what_an_instance_would_take_is_judged_before_there_is_one() {
+    let tables = "(table 1 funcref)".repeat(11);
+    let memories = "(memory 1)".repeat(3);
+    for (name, module) in [
+        ("a memory of 128 MiB at its start", "(memory 2048)"),
+        ("a table of a million elements", "(table 1000000 funcref)"),
+        ("eleven tables", &tables),
+        ("three memories", &memories),
+    ] {
+        let (code, message) = refusal(name, &component(&format!("(core module {module})"))).await;
+        assert_eq!(code, RefusalCode::Invalid, "{name}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn names_and_numbers_without_end_are_refused() {
+    let imports: String = (0..1_100).map(|n| format!("(import \"a:b/c{n}\" (instance))")).collect();
+    let (code, message) = refusal("imports", &component(&imports)).await;
+    assert_eq!(code, RefusalCode::Invalid, "{message}");
+    assert!(message.contains("1000 imports"), "{message}");
+
+    let targets = "0 ".repeat(1_000_000);
+    let branches = format!("(core module (func (block i32.const 0 br_table {targets})))");
+    assert_eq!(refusal("branches", &component(&branches)).await.0, RefusalCode::TooComplex);
+
+    // Validation ends this one: types of types have a size in all.
+    let mut types = "(type $t0 (tuple u8 u8))".to_owned();
+    for n in 1..40 {
+        let before = n - 1;
+        types.push_str(&format!("(type $t{n} (tuple $t{before} $t{before}))"));
+    }
+    assert_eq!(refusal("types", &component(&types)).await.0, RefusalCode::Invalid);
+
+    let twice = "(instance $a) (export \"x:y/z\" (instance $a)) (export \"x:y/z\" (instance $a))";
+    let (code, message) = refusal("exports", &component(twice)).await;
+    assert_eq!(code, RefusalCode::Invalid, "{message}");
+}
+
+#[tokio::test]
+async fn files_that_are_no_files_and_names_that_are_no_text_stop_nobody() {
+    const ECHO: &str = "plugin:agent-host/echo/default";
+    let world = World::new(&["echo"], ECHO).await;
+    // Whoever opens a pipe to read it waits for a writer.
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        world.plugin("pipe.wasm"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    fs::write(world.plugin("x").with_file_name(std::ffi::OsStr::from_bytes(b"odd\xff.wasm")), "nothing").unwrap();
+    for n in 0..2_000 {
+        fs::write(world.plugin(&format!("file-{n}.txt")), "nothing").unwrap();
+    }
+    let began = Instant::now();
+    while world.report("pipe.wasm").is_none() {
+        assert!(began.elapsed() < PATIENCE, "the pipe is not reported");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(world.report("pipe.wasm").unwrap().refusal.unwrap().code, RefusalCode::Unreadable);
+    assert_eq!(world.host.plugins().len(), 2, "{:#?}", world.host.plugins());
+    assert_eq!(world.say("hi").await.run.status, RunStatus::Completed);
+}
