@@ -84,7 +84,7 @@ pub struct Limits {
     pub compile_ms: u64,
     /// Memory of the process that compiles one, in bytes. A component with a Python interpreter takes some hundred MiB.
     pub compile_memory_bytes: u64,
-    /// How long the start waits for the plugins, before the host serves and the rest follow.
+    /// Longest wait of the start for plugins; then the host serves, and the rest follow.
     pub plugins_wait_ms: u64,
     /// Asking a component for its manifests.
     pub manifest_ms: u64,

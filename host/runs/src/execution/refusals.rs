@@ -45,7 +45,7 @@ pub(crate) struct RefusalKind {
 
 /// The first refusal of its kind.
 pub(crate) struct FirstRefusal {
-    /// What the run says of it. Other errors than those of grants and rates are the answer to a bad request, and no fact.
+    /// Fact of the run. Other errors than those of grants and rates are the answer to a bad request, and no fact.
     pub(crate) fact: Option<Fact>,
 }
 

@@ -62,7 +62,9 @@ async fn pages_that_are_named_need_no_key_where_this_machine_needs_none_and_othe
     assert_eq!(upload("https://evil.example").await.status(), 401);
 
     let plain = Process::start(&[], "");
-    let answer = Client::new().get(plain.url("/api/v1/runs")).header("origin", "http://localhost:3000").send().await.unwrap();
+    let ask = async |origin: &str| Client::new().get(plain.url("/api/v1/runs")).header("origin", origin).send().await.unwrap();
+    assert_eq!(ask("http://localhost:3000").await.status(), 401, "another program of this machine");
+    let answer = ask(&plain.url).await;
     assert_eq!(answer.status(), 200);
     assert!(!answer.headers().keys().any(|name| name.as_str().starts_with("access-control")));
     let preflight = Client::new().request(Method::OPTIONS, plain.url("/api/v1/runs")).send().await.unwrap();
