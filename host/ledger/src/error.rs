@@ -50,15 +50,32 @@ pub enum OpenError {
     },
     /// The log does not continue the store, or is broken before its end.
     #[error(
-        "the write-ahead log {path} cannot be applied: {reason}. Restore a backup, or ledger.redb, ledger-1.wal and \
-         ledger-2.wal together from one copy; to start without the writes that only the log holds, rename ledger-1.wal and ledger-2.wal \
-         to ledger-1.wal.lost and ledger-2.wal.lost"
+        "the write-ahead log {path} cannot be applied: {reason}. Restore a backup, or ledger.redb, ledger-1.wal, \
+         ledger-2.wal and ledger.identity together from one copy; or write all that can be read into a new ledger and see what is \
+         missing: `agent-host ledger salvage --from DIR --to DIR`; to start without the writes that only the log holds, rename \
+         ledger-1.wal and ledger-2.wal to ledger-1.wal.lost and ledger-2.wal.lost"
     )]
     LogDamaged {
         /// The log.
         path: PathBuf,
         /// Description of the damage.
         reason: String,
+    },
+    /// A batch of the log that may have been acknowledged cannot be read.
+    #[error(
+        "the write-ahead log {path} is damaged at byte {at}: batch {batch} cannot be read, and was written completely before {later} \
+         later batches that can. Restore a backup, or write all that can be read into a new ledger and see what is missing: \
+         `agent-host ledger salvage --from DIR --to DIR`"
+    )]
+    BatchLost {
+        /// The file of the log.
+        path: PathBuf,
+        /// Byte at which the batch begins.
+        at: u64,
+        /// Number of the batch.
+        batch: u64,
+        /// Number of later batches in the file that can be read.
+        later: u64,
     },
     /// A log exists without a store: the rest of a ledger, which a new one must not overwrite.
     #[error(

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use memchr::memmem;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -17,9 +18,12 @@ use crate::{
     store::{io_error, sync_directory},
 };
 
-const MAGIC: u32 = u32::from_be_bytes(*b"AHL1");
+const MAGIC_BYTES: [u8; 4] = *b"AHL1";
+const MAGIC: u32 = u32::from_be_bytes(MAGIC_BYTES);
 /// Bytes before the payload.
 const HEADER: u64 = 24;
+/// Bytes of payloads that the search for later frames compares with their checksums: seconds of work.
+const SEARCH_BYTES: u64 = 16 << 30;
 
 pub(super) fn legacy_path(dir: &Path) -> PathBuf {
     dir.join("ledger.wal")
@@ -72,14 +76,13 @@ impl LegacyLog {
     /// Hands every payload that follows batch `applied` to `each`, oldest first; gives the number of the last batch.
     ///
     /// The first frame that is torn, stale or out of order ends the log. If a frame cannot be read but a later one can, an
-    /// acknowledged batch has been damaged, which is an error.
+    /// acknowledged batch has been damaged, which is an error: a batch was written only after the one before was durable.
     pub(super) fn recover(&self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError> {
         let (mut last, mut expected, mut offset) = (applied, None, 0);
         let mut payload = Vec::new();
         while let Some(header) = self.header(offset)? {
             let in_order = expected.is_none_or(|expected| header.batch == expected);
             if !in_order || !self.payload(offset, &header, &mut payload)? {
-                self.check_for_a_hole(offset, &header, expected.unwrap_or(applied + 1))?;
                 break;
             }
             if expected.is_none() && header.batch > applied + 1 {
@@ -94,7 +97,40 @@ impl LegacyLog {
             expected = Some(header.batch + 1);
             offset += HEADER + u64::from(header.len);
         }
+        let known = expected.map_or(applied, |expected| last.max(expected - 1));
+        let later = self.later(offset, known)?;
+        if later > 0 {
+            return Err(OpenError::BatchLost { path: self.path.clone(), at: offset, batch: known + 1, later });
+        }
         Ok(last)
+    }
+
+    /// Number of the frames from `offset` on that are of later batches than `known` and can be read.
+    fn later(&self, offset: u64, known: u64) -> Result<u64, OpenError> {
+        let mut bytes = vec![0; usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX)];
+        self.read_at(&mut bytes, offset)?;
+        let (mut found, mut from, mut left) = (0, 0, SEARCH_BYTES);
+        let magic = memmem::Finder::new(&MAGIC_BYTES);
+        while let Some(at) = bytes.get(from..).and_then(|rest| magic.find(rest)) {
+            from += at;
+            let header = bytes.get(from..).and_then(|rest| rest.first_chunk()).and_then(|header| Header::read(*header));
+            let payload = header.as_ref().and_then(|header| {
+                let start = from + HEADER as usize;
+                bytes.get(start..start.checked_add(usize::try_from(header.len).ok()?)?).map(|payload| (header, payload))
+            });
+            let payload = payload.filter(|(header, _)| header.batch > known && header.batch <= known.saturating_add(self.len));
+            from += 1;
+            let Some((header, payload)) = payload else { continue };
+            // Headers of this format have no checksum, so a guest can write what looks like one before many bytes.
+            left = left
+                .checked_sub(payload.len() as u64)
+                .ok_or_else(|| self.damaged("its end has too much that looks like a batch and is none".to_owned()))?;
+            if checksum(self.seed, header.batch, payload) == header.checksum {
+                found += 1;
+                from += HEADER as usize + payload.len() - 1;
+            }
+        }
+        Ok(found)
     }
 
     fn damaged(&self, reason: String) -> OpenError {
@@ -119,15 +155,6 @@ impl LegacyLog {
         payload.resize(usize::try_from(header.len).unwrap_or(usize::MAX), 0);
         self.read_at(payload, offset + HEADER)?;
         Ok(checksum(self.seed, header.batch, payload) == header.checksum)
-    }
-
-    fn check_for_a_hole(&self, offset: u64, broken: &Header, expected: u64) -> Result<(), OpenError> {
-        let after = offset + HEADER + u64::from(broken.len);
-        let Some(header) = self.header(after)?.filter(|header| header.batch == expected + 1) else { return Ok(()) };
-        if !self.payload(after, &header, &mut Vec::new())? {
-            return Ok(());
-        }
-        Err(self.damaged(format!("batch {expected} at byte {offset} cannot be read, but batch {} after it can", header.batch)))
     }
 
     /// Removes the file. Redb must have its batches durably, in a format that needs it no more.
@@ -181,12 +208,37 @@ pub(super) mod tests {
         assert_eq!(recovered(&stale, 3).unwrap(), [b"again"]);
     }
 
+    /// One damaged byte in a header dropped all later batches.
+    #[test]
+    fn a_damaged_byte_before_the_last_frame_is_refused() {
+        let whole = legacy_frames(SEED, 1, &[b"first", b"second", b"", b"fourth"]);
+        let starts = [0, 29, 59, 83, whole.len()];
+        for at in 0..starts[3] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x11;
+            let frame = starts.iter().rposition(|start| at >= *start).unwrap();
+            let error = recovered(&damaged, 0).unwrap_err();
+            let OpenError::BatchLost { at: place, batch, later, .. } = error else { panic!("damaged at {at}: {error}") };
+            assert_eq!((place, batch, later), (starts[frame] as u64, frame as u64 + 1, 3 - frame as u64), "damaged at {at}");
+            // What redb has is not missed.
+            assert_eq!(recovered(&damaged, 4).unwrap(), Vec::<Vec<u8>>::new());
+        }
+    }
+
+    #[test]
+    fn stale_frames_behind_the_end_are_no_damage() {
+        let mut stale = legacy_frames(SEED, 7, &[b"new", b"newer"]);
+        stale.extend_from_slice(&[0x41; 7]);
+        stale.extend(legacy_frames(SEED, 3, &[b"old", b"older"]));
+        assert_eq!(recovered(&stale, 6).unwrap(), [b"new".to_vec(), b"newer".to_vec()]);
+    }
+
     #[test]
     fn damage_and_gaps_are_refused() {
         let whole = legacy_frames(SEED, 1, &[b"first", b"second", b"third"]);
         let mut damaged = whole.clone();
         damaged[24 + 5 + 24] ^= 1;
-        assert!(recovered(&damaged, 0).unwrap_err().to_string().contains("batch 2"));
+        assert!(recovered(&damaged, 0).unwrap_err().to_string().contains("batch 2 "));
         assert!(recovered(&legacy_frames(SEED, 3, &[b"third"]), 1).is_err());
         assert!(recovered(&legacy_frames(SEED + 1, 1, &[b"first"]), 0).unwrap().is_empty());
         assert!(LegacyLog::open(tempfile::tempdir().unwrap().path(), SEED).unwrap().is_none());
