@@ -77,16 +77,30 @@ pub enum OpenError {
         /// Number of later batches in the file that can be read.
         later: u64,
     },
-    /// A log exists without a store: the rest of a ledger, which a new one must not overwrite.
+    /// A log or an identity exists without a store: the rest of a ledger, which a new one must not overwrite.
     #[error(
-        "there is a write-ahead log ({log}) but no {path}: put ledger.redb back beside it, or move the log away to start with \
-         an empty ledger"
+        "there is {log}, but {path} is missing or empty: put ledger.redb back beside it, restore a backup, or write all that can \
+         be read into a new ledger: `agent-host ledger salvage --from DIR --to DIR`; to start with an empty ledger, move the \
+         directory away"
     )]
     LogWithoutStore {
-        /// The log.
+        /// The file that is there.
         log: PathBuf,
         /// The store that is missing.
         path: PathBuf,
+    },
+    /// The store is a whole one, but not the one that the host has last closed here.
+    #[error(
+        "{path} is not the ledger that the host closed here: {reason}. Put the newer files back, or restore a backup; to go on \
+         with this one as it is, remove {identity}"
+    )]
+    AnotherLedger {
+        /// The store.
+        path: PathBuf,
+        /// The file that says which ledger was here.
+        identity: PathBuf,
+        /// Description of the difference.
+        reason: String,
     },
     /// The store is damaged.
     #[error("the ledger in {dir} is damaged: {reason}. Restore it from a backup, or export what can be read with a copy of it")]

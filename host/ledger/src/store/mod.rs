@@ -1,6 +1,7 @@
 //! The store: redb, the write-ahead log, and how the one catches up with the other.
 
 mod database;
+mod identity;
 mod legacy;
 mod live;
 mod log;
@@ -9,6 +10,7 @@ mod open;
 mod upgrade;
 
 pub(crate) use database::{create, database_path, io_error, open_database, sync_directory};
+pub(crate) use identity::{Identity, identity_path};
 pub(crate) use live::{Store, WriteError};
 #[cfg(test)]
 pub(crate) use log::LogFile;
