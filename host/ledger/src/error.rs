@@ -28,7 +28,10 @@ pub enum OpenError {
         dir: PathBuf,
     },
     /// The file is there but is not a ledger.
-    #[error("{path} is not a ledger ({reason}): move it away to start with an empty ledger, or restore it from a backup")]
+    #[error(
+        "{path} is not a ledger ({reason}): restore it from a backup, write what its log holds into a new ledger \
+             (`agent-host ledger salvage --from DIR --to DIR`), or move it away to start with an empty ledger"
+    )]
     NotALedger {
         /// The file.
         path: PathBuf,
@@ -103,7 +106,10 @@ pub enum OpenError {
         reason: String,
     },
     /// The store is damaged.
-    #[error("the ledger in {dir} is damaged: {reason}. Restore it from a backup, or export what can be read with a copy of it")]
+    #[error(
+        "the ledger in {dir} is damaged: {reason}. Restore it from a backup, or write all that can be read into a new \
+             ledger and see what is missing: `agent-host ledger salvage --from DIR --to DIR`"
+    )]
     Damaged {
         /// The directory of the ledger.
         dir: PathBuf,

@@ -36,6 +36,7 @@
 //! | `rows` | tables, keys, row formats, changes of rows, rows in memory, the reader of one moment |
 //! | `record` | the public records |
 //! | `files`, `digest` | blobs, and what the disk has left |
+//! | `boundary` | panics of redb, turned into errors |
 //!
 //! # How
 //!
@@ -52,6 +53,7 @@
 //! state, so that the time of opening after a crash depends on the log alone and never on the size of the store.
 
 mod apply;
+mod boundary;
 mod digest;
 mod error;
 #[cfg(test)]

@@ -14,11 +14,12 @@ use parking_lot::RwLock;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 
 use crate::{
+    boundary::guarded,
     error::LedgerError,
     rows::{
         Table, derive, derived,
         layer::{Layer, Row},
-        range::{BaseRows, Cell, Range},
+        range::{BaseRows, Cell, Range, base_row},
         row_set::RowSet,
     },
 };
@@ -44,7 +45,7 @@ pub(crate) struct Base {
 impl Base {
     pub(crate) fn new(database: &impl ReadableDatabase) -> Result<Self, LedgerError> {
         let tables = Table::ALL.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { transaction: database.begin_read()?, tables })
+        Ok(Self { transaction: guarded(|| database.begin_read()).map_err(LedgerError::damaged)??, tables })
     }
 
     fn table(&self, table: Table) -> Result<&Arc<BaseRows>, LedgerError> {
@@ -54,7 +55,7 @@ impl Base {
         if let Some(rows) = place.get() {
             return Ok(rows);
         }
-        let rows = Arc::new(self.transaction.open_table(table.definition())?);
+        let rows = Arc::new(guarded(|| self.transaction.open_table(table.definition())).map_err(LedgerError::damaged)??);
         Ok(place.get_or_init(|| rows))
     }
 }
@@ -189,7 +190,7 @@ impl StoredRows {
         match self.fresh.get(key).or_else(|| self.frozen.get(key)) {
             Some(row) => Ok(row.value().is_some().then(|| Cell::Value(row.clone()))),
             None => match &self.base {
-                Some(base) => Ok(base.get(key)?.map(Cell::Base)),
+                Some(base) => Ok(base_row(base, key)?.map(Cell::Base)),
                 None => Ok(None),
             },
         }
@@ -215,13 +216,14 @@ impl StoredRows {
     /// The number of rows, and the bytes of their keys and values. Costs one look into redb for each row in memory.
     pub(crate) fn size(&self) -> Result<Size, LedgerError> {
         let mut size = match &self.base {
-            Some(base) => Size { rows: base.len()?, bytes: base.stats()?.stored_bytes() },
+            Some(base) => guarded(|| Ok::<_, LedgerError>(Size { rows: base.len()?, bytes: base.stats()?.stored_bytes() }))
+                .map_err(LedgerError::damaged)??,
             None => Size { rows: 0, bytes: 0 },
         };
         let older = self.frozen.iter().filter(|row| self.fresh.get(row.key()).is_none());
         for row in self.fresh.iter().chain(older) {
             let bytes = |value: &[u8]| (row.key().len() + value.len()) as u64;
-            if let Some(before) = self.base.as_ref().map(|base| base.get(row.key())).transpose()?.flatten() {
+            if let Some(before) = self.base.as_ref().map(|base| base_row(base, row.key())).transpose()?.flatten() {
                 size.rows = size.rows.saturating_sub(1);
                 size.bytes = size.bytes.saturating_sub(bytes(before.value()));
             }

@@ -60,7 +60,8 @@ impl Identity {
         match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Ok(metadata) if metadata.len() > MAX_BYTES => return Ok(None),
-            metadata => drop(metadata?),
+            Err(error) => return Err(error),
+            Ok(_) => {}
         }
         let text = fs::read(&path)?;
         Ok(std::str::from_utf8(&text).ok().and_then(Self::parse))

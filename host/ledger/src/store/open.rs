@@ -22,6 +22,7 @@ use std::{
 use redb::Database;
 
 use crate::{
+    boundary::guard_open,
     error::{LedgerError, OpenError},
     rows::{FORMAT, Layer, Reader, View},
     store::{
@@ -99,11 +100,16 @@ pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, hooks
         }
         Err(error) => return Err(io_error("look at", &path)(error)),
     }
-    let database = open_database(dir, &path, cache_bytes, hooks)?;
-    let mut meta = match read_meta(dir, &path, &database)? {
+    guard_open(dir, || open_existing(dir, &path, cache_bytes, hooks))
+}
+
+/// Opens the files that are there.
+fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, hooks: &Hooks) -> Result<OpenedStore, OpenError> {
+    let database = open_database(dir, path, cache_bytes, hooks)?;
+    let mut meta = match read_meta(dir, path, &database)? {
         Some(meta) => meta,
         None => {
-            nothing_beside(dir, &path)?;
+            nothing_beside(dir, path)?;
             create(dir, &database)?
         }
     };

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
+    boundary::guard_open,
     digest::{Digest, hex},
     error::{LedgerError, OpenError},
     files::{blobs_path, free_in, path_of},
@@ -189,13 +190,15 @@ impl Ledger {
 /// [`BackupError`].
 pub fn backup(dir: impl AsRef<Path>, backup: &Backup) -> Result<BackupManifest, BackupError> {
     let dir = dir.as_ref();
-    let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
-    let manifest = {
-        let reader = store.reader()?;
-        make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), reserve: 0, seen: 0 })
-    };
-    store.close()?;
-    manifest
+    guard_open(dir, || {
+        let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
+        let manifest = {
+            let reader = store.reader()?;
+            make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), reserve: 0, seen: 0 })
+        };
+        store.close()?;
+        manifest
+    })
 }
 
 /// Removes what killed processes left of backups in this folder. Gives how many there were.

@@ -13,6 +13,7 @@ use agent_host_protocol::RunStatus;
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
+    boundary::guard_open,
     digest::{Digest, hex, parse_hex},
     error::{LedgerError, OpenError},
     files::{blobs_path, size_of},
@@ -79,6 +80,10 @@ impl fmt::Display for Finding {
 /// Fails with [`OpenError`] if the ledger cannot be opened or read. Problems of its content are in the report.
 pub fn check(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<CheckReport, OpenError> {
     let dir = dir.as_ref();
+    guard_open(dir, || check_dir(dir, &mut progress))
+}
+
+fn check_dir(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<CheckReport, OpenError> {
     let damaged = |error: &dyn fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     progress(0.0);
     let mut store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
@@ -86,7 +91,7 @@ pub fn check(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<Che
     let report = {
         let reader = store.reader()?;
         let blobs = blobs_path(dir);
-        let mut check = Check::new(&reader, &blobs, &mut progress)?;
+        let mut check = Check::new(&reader, &blobs, progress)?;
         check.report.pages_intact = pages_intact;
         check.all()?;
         check.report
