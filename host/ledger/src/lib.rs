@@ -26,7 +26,7 @@
 //!
 //! | room | owns |
 //! |---|---|
-//! | `upkeep` | backup, restore, check, compact, export, garbage, pruning, forgetting |
+//! | `upkeep` | backup, restore, salvage, check, compact, export, garbage, pruning, forgetting |
 //! | `read` | what the handle reads: runs, parked runs, pages, values, numbers |
 //! | `handle` | [`Ledger`]: opening, writing, closing |
 //! | `writer` | the writer thread, its queue, what it shares with the handles |
@@ -96,5 +96,6 @@ pub use upkeep::{
     export::{ExportReport, export},
     garbage::CollectionCounts,
     restore::{RestoreReport, restore},
+    salvage::{Missing, SalvageReport, salvage},
 };
 pub use writer::Watch;

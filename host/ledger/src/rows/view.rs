@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
+use redb::{ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 
 use crate::{
     boundary::guarded,
@@ -71,7 +71,7 @@ pub(crate) struct View {
 
 impl View {
     /// The rows of redb, with none in memory.
-    pub(crate) fn of(database: &Database) -> Result<Self, LedgerError> {
+    pub(crate) fn of(database: &impl ReadableDatabase) -> Result<Self, LedgerError> {
         Ok(Self { base: Arc::new(Base::new(database)?), frozen: None, fresh: Layer::default() })
     }
 
@@ -248,7 +248,7 @@ mod tests {
     use std::{collections::BTreeMap, ops::Bound};
 
     use proptest::prelude::*;
-    use redb::backends::InMemoryBackend;
+    use redb::{Database, backends::InMemoryBackend};
 
     use super::*;
     use crate::rows::{Rows, range::is_empty};

@@ -25,7 +25,7 @@ const HEADER: u64 = 24;
 /// Bytes of payloads that the search for later frames compares with their checksums: seconds of work.
 const SEARCH_BYTES: u64 = 16 << 30;
 
-pub(super) fn legacy_path(dir: &Path) -> PathBuf {
+pub(crate) fn legacy_path(dir: &Path) -> PathBuf {
     dir.join("ledger.wal")
 }
 
@@ -109,27 +109,9 @@ impl LegacyLog {
     fn later(&self, offset: u64, known: u64) -> Result<u64, OpenError> {
         let mut bytes = vec![0; usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX)];
         self.read_at(&mut bytes, offset)?;
-        let (mut found, mut from, mut left) = (0, 0, SEARCH_BYTES);
-        let magic = memmem::Finder::new(&MAGIC_BYTES);
-        while let Some(at) = bytes.get(from..).and_then(|rest| magic.find(rest)) {
-            from += at;
-            let header = bytes.get(from..).and_then(|rest| rest.first_chunk()).and_then(|header| Header::read(*header));
-            let payload = header.as_ref().and_then(|header| {
-                let start = from + HEADER as usize;
-                bytes.get(start..start.checked_add(usize::try_from(header.len).ok()?)?).map(|payload| (header, payload))
-            });
-            let payload = payload.filter(|(header, _)| header.batch > known && header.batch <= known.saturating_add(self.len));
-            from += 1;
-            let Some((header, payload)) = payload else { continue };
-            // Headers of this format have no checksum, so a guest can write what looks like one before many bytes.
-            left = left
-                .checked_sub(payload.len() as u64)
-                .ok_or_else(|| self.damaged("its end has too much that looks like a batch and is none".to_owned()))?;
-            if checksum(self.seed, header.batch, payload) == header.checksum {
-                found += 1;
-                from += HEADER as usize + payload.len() - 1;
-            }
-        }
+        let mut found = 0;
+        each_frame(self.seed, &bytes, &|batch| batch > known && batch <= known.saturating_add(self.len), &mut |_, _| found += 1)
+            .map_err(|TooMuch| self.damaged(TooMuch.to_string()))?;
         Ok(found)
     }
 
@@ -162,6 +144,49 @@ impl LegacyLog {
         fs::remove_file(&self.path).map_err(io_error("remove", &self.path))?;
         sync_directory(dir).map_err(io_error("sync", dir))
     }
+}
+
+/// The bytes hold more that looks like a batch than can be compared.
+#[derive(Debug)]
+struct TooMuch;
+
+impl std::fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it has too much that looks like a batch and is none")
+    }
+}
+
+/// Finds the frames of the batches that are wanted.
+fn each_frame(seed: u64, bytes: &[u8], is_wanted: &dyn Fn(u64) -> bool, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), TooMuch> {
+    let (mut from, mut left) = (0, SEARCH_BYTES);
+    let magic = memmem::Finder::new(&MAGIC_BYTES);
+    while let Some(at) = bytes.get(from..).and_then(|rest| magic.find(rest)) {
+        from += at;
+        let header = bytes.get(from..).and_then(|rest| rest.first_chunk()).and_then(|header| Header::read(*header));
+        let frame = header.filter(|header| is_wanted(header.batch)).and_then(|header| {
+            let start = from + HEADER as usize;
+            let payload = bytes.get(start..start.checked_add(usize::try_from(header.len).ok()?)?)?;
+            Some((header, payload))
+        });
+        from += 1;
+        let Some((header, payload)) = frame else { continue };
+        // Headers of this format have no checksum, so a guest can write what looks like one before many bytes.
+        left = left.checked_sub(payload.len() as u64).ok_or(TooMuch)?;
+        if checksum(seed, header.batch, payload) == header.checksum {
+            each(header.batch, payload);
+            from += HEADER as usize + payload.len() - 1;
+        }
+    }
+    Ok(())
+}
+
+/// Every batch that the bytes of a log hold whole, in the order in which they stand there.
+///
+/// # Errors
+/// [`OpenError::LogDamaged`] where the search would take hours.
+pub(crate) fn readable_batches(seed: u64, path: &Path, bytes: &[u8], each: &mut dyn FnMut(u64, &[u8])) -> Result<(), OpenError> {
+    each_frame(seed, bytes, &|_| true, each)
+        .map_err(|TooMuch| OpenError::LogDamaged { path: path.to_owned(), reason: TooMuch.to_string() })
 }
 
 #[cfg(test)]

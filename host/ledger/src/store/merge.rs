@@ -311,7 +311,7 @@ fn reason(error: &LedgerError) -> Arc<str> {
 }
 
 /// Puts the rows of a layer into redb, durably.
-pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(), LedgerError> {
+pub(crate) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(), LedgerError> {
     guarded(|| merge_rows(database, layer, last)).unwrap_or_else(|reason| Err(LedgerError::damaged(reason)))
 }
 

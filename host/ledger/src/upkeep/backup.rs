@@ -510,7 +510,7 @@ impl Copy<'_> {
 }
 
 /// A link to a file that never changes, or, where the file system has none, a copy of it. Gives its bytes.
-fn link(from: &Path, to: &Path) -> Result<u64, BackupError> {
+pub(crate) fn link(from: &Path, to: &Path) -> Result<u64, BackupError> {
     if fs::hard_link(from, to).is_err() {
         copy(from, to)?;
     }

@@ -8,6 +8,7 @@ mod forget;
 pub(crate) mod garbage;
 mod prune;
 pub(crate) mod restore;
+pub(crate) mod salvage;
 
 use crate::error::LedgerError;
 
