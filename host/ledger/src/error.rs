@@ -1,6 +1,9 @@
 //! The errors of opening a ledger and of its operations.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use agent_host_protocol::{
     EventId, RunId, RunStatus,
@@ -129,6 +132,17 @@ pub enum OpenError {
     /// An operation of the opened ledger failed.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+}
+
+impl OpenError {
+    /// The store does not hold what it should.
+    pub(crate) fn damaged(dir: &Path, error: &LedgerError) -> Self {
+        let reason = match error {
+            LedgerError::Damaged(reason) => reason.to_string(),
+            other => other.to_string(),
+        };
+        Self::Damaged { dir: dir.to_owned(), reason }
+    }
 }
 
 /// The reason why an operation was refused or failed.

@@ -92,7 +92,7 @@ impl View {
         count_lookup();
         match self.changed(table, key) {
             Some(row) => row.value().map(read).transpose(),
-            None => self.base.table(table)?.get(key)?.map(|guard| read(guard.value())).transpose(),
+            None => base_row(self.base.table(table)?, key)?.map(|guard| read(guard.value())).transpose(),
         }
     }
 

@@ -124,7 +124,7 @@ pub(crate) fn create(dir: &Path, database: &Database) -> Result<Meta, OpenError>
         transaction.commit()?;
         Ok(Meta { format: FORMAT, seed, applied: 0, has_log: false })
     };
-    create().map_err(|error| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() })
+    create().map_err(|error| OpenError::damaged(dir, &error))
 }
 
 /// Makes the names of new files durable.

@@ -117,7 +117,6 @@ fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, hooks: &Hooks) -> 
     if identity.is_some_and(|identity| identity.seed != meta.seed) {
         return Err(not_this_ledger(dir, "it is another ledger than the one that was here".to_owned()));
     }
-    let damaged = |error: LedgerError| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     let at_least = identity.map_or(0, |identity| identity.last);
     let legacy = LegacyLog::open(dir, meta.seed)?;
     if meta.format < TWO_PART_LOG {
@@ -137,7 +136,7 @@ fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, hooks: &Hooks) -> 
     }
     not_older(dir, opened.last, at_least)?;
     if meta.format < FORMAT {
-        upgrade(&opened.database, meta.format).map_err(damaged)?;
+        upgrade(&opened.database, meta.format).map_err(|error| OpenError::damaged(dir, &error))?;
     }
     remove_legacy(dir, legacy, opened.last)?;
     Ok(opened)
@@ -173,14 +172,15 @@ fn take_over(
     at_least: u64,
     recover: impl FnOnce(u64, &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError>,
 ) -> Result<u64, OpenError> {
-    let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     let mut layer = Layer::default();
     let last = recover(applied, &mut |payload| {
-        layer.apply(payload).map_err(|_| damaged(&"a batch holds something that is not a change"))
+        layer
+            .apply(payload)
+            .map_err(|_| OpenError::damaged(dir, &LedgerError::damaged("a batch holds something that is not a change")))
     })?;
     not_older(dir, last, at_least)?;
     if last > applied {
-        merge(database, &layer, last).map_err(|error| damaged(&error))?;
+        merge(database, &layer, last).map_err(|error| OpenError::damaged(dir, &error))?;
         tracing::info!(batches = last - applied, "the ledger took over what only its log held");
     }
     Ok(last)

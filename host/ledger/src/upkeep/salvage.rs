@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use self::source::Source;
 use crate::{
-    boundary::guarded,
+    boundary::{guard_open, guarded},
     digest::{Digest, hex},
     error::LedgerError,
     files::{blobs_path, path_of},
@@ -107,6 +107,10 @@ pub fn salvage(
     mut progress: impl FnMut(f64),
 ) -> Result<SalvageReport, BackupError> {
     let (from, to) = (from.as_ref(), to.as_ref());
+    guard_open(from, || salvage_dir(from, to, &mut progress))
+}
+
+fn salvage_dir(from: &Path, to: &Path, progress: &mut dyn FnMut(f64)) -> Result<SalvageReport, BackupError> {
     let is_empty = match fs::read_dir(to) {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
@@ -119,7 +123,7 @@ pub fn salvage(
     let unfinished = UnfinishedFolder::begin(to)?;
     let mut salvage = Salvage { from, to: &unfinished.path, missing: Vec::new(), rows: 0 };
     let source = Source::open(from, &unfinished.path, &mut salvage.missing)?;
-    let batches = salvage.store(&source, &mut progress)?;
+    let batches = salvage.store(&source, progress)?;
     let (blobs, blob_bytes) = salvage.blobs()?;
     let missing_count = salvage.missing.len() as u64;
     let (mut missing, rows) = (salvage.missing, salvage.rows);
@@ -169,6 +173,8 @@ impl Salvage<'_> {
         }
         merge(&database, &layer, 0)?;
         if !self.missing.is_empty() {
+            let reader = Reader::new(View::of(&database)?.into());
+            mend::remove_orphans(&database, &reader, &mut self.missing)?;
             let reader = Reader::new(View::of(&database)?.into());
             mend::indexes(&database, &reader)?;
             let reader = Reader::new(View::of(&database)?.into());

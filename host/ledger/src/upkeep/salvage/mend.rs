@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use agent_host_protocol::Run;
+use agent_host_protocol::{Event, Run, grant::ConversationKey};
 use redb::Database;
 
 use super::Missing;
@@ -10,13 +10,59 @@ use crate::{
     error::LedgerError,
     record::Usage,
     rows::{
-        BY_ARTIFACT, EventRow, Layer, Reader, Rows, Table, derive, json, malformed, number, pair, read_number, read_stored,
-        schema, stored_audit,
+        BY_ARTIFACT, ConversationRow, EventRow, IdempotencyRow, Layer, MAX_KEY_BYTES, Reader, Rows, Table, derive, encode, json,
+        malformed, number, pair, read_number, read_stored, schema, stored_audit,
     },
 };
 
 /// Tables that are made anew from others.
 const MADE: [Table; 6] = [Table::Active, Table::RunLists, Table::AuditRuns, Table::RunIds, Table::EventIds, Table::Usage];
+
+/// Tables whose keys begin with the number of a run.
+const OF_RUNS: [Table; 6] = [Table::RunEvents, Table::RunEnds, Table::Journal, Table::Terms, Table::Contexts, Table::Parked];
+
+/// Removes rows that belong to runs, events and parked runs that are not there, and lists how many there were.
+pub(super) fn remove_orphans(database: &Database, reader: &Reader, missing: &mut Vec<Missing>) -> Result<(), LedgerError> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
+    let mut remove = |table: Table, of: &str, is_orphan: &dyn Fn(&[u8]) -> Result<bool, LedgerError>| {
+        let mut to = transaction.open_table(table.definition())?;
+        let mut count = 0;
+        for row in reader.merged(table)?.iter()? {
+            let (key, _) = row?;
+            if is_orphan(key.value())? {
+                to.remove(key.value())?;
+                count += 1;
+            }
+        }
+        if count > 0 {
+            missing.push(Missing::new("row", table.name(), format!("{count} rows belong to {of} that are missing")));
+        }
+        Ok::<_, LedgerError>(())
+    };
+    let has = |table: Table, no: Option<&[u8]>| match no {
+        Some(no) => reader.has(table, no),
+        None => Ok(false),
+    };
+    for table in OF_RUNS {
+        remove(table, "runs", &|key| Ok(!has(Table::Runs, key.get(..8))?))?;
+    }
+    for table in [Table::Wakes, Table::Waits] {
+        let is_there = |no: Option<&[u8]>| Ok::<_, LedgerError>(has(Table::Runs, no)? && has(Table::Parked, no)?);
+        remove(table, "parked runs", &|key| Ok(!is_there(key.last_chunk::<8>().map(<[u8; 8]>::as_slice))?))?;
+    }
+    remove(Table::ConversationEvents, "events", &|key| Ok(!has(Table::Events, key.get(8..))?))?;
+    remove(Table::IdempotencyAge, "events", &|key| Ok(!has(Table::Events, Some(key))?))?;
+    remove(Table::Idempotency, "events", &|key| {
+        let event = |row: &[u8]| json::<IdempotencyRow>(Table::Idempotency, row).map(|row| row.event_no);
+        match reader.get(Table::Idempotency, key, event)? {
+            Some(event_no) => Ok(!reader.has(Table::Events, &number(event_no))?),
+            None => Ok(true),
+        }
+    })?;
+    transaction.commit()?;
+    Ok(())
+}
 
 /// Makes the tables anew that follow from others. `reader` has the rows of the database.
 pub(super) fn indexes(database: &Database, reader: &Reader) -> Result<(), LedgerError> {
@@ -55,6 +101,15 @@ pub(super) fn indexes(database: &Database, reader: &Reader) -> Result<(), Ledger
         let event_no = read_number(key.value()).ok_or_else(|| malformed(Table::Events))?;
         let (row, _) = EventRow::read(event_no, value.value())?;
         put(Table::EventIds, &row.event_id.to_bytes(), key.value())?;
+        let Some(no) = row.conversation_no else { continue };
+        let event: Event = json(Table::Events, row.event)?;
+        let conversation = event.envelope.conversation.as_ref().and_then(ConversationKey::of);
+        let Some(conversation) = conversation.filter(|key| key.index().len() <= MAX_KEY_BYTES) else { continue };
+        put(Table::ConversationEvents, &pair(no, event_no), event.envelope.event_type.as_bytes())?;
+        if !reader.has(Table::Conversations, conversation.index().as_bytes())? {
+            let row = encode(&ConversationRow { no, key: conversation.clone() })?;
+            put(Table::Conversations, conversation.index().as_bytes(), &row)?;
+        }
     }
     for (key, usage) in usages(reader)? {
         put(Table::Usage, &key, pair(usage.bytes, usage.keys).as_slice())?;
@@ -88,9 +143,7 @@ pub(super) fn list_missing(reader: &Reader, missing: &mut Vec<Missing>) -> Resul
     for row in reader.merged(Table::Events)?.iter()? {
         let (key, value) = row?;
         let event_no = read_number(key.value()).ok_or_else(|| malformed(Table::Events))?;
-        for absent in next..event_no {
-            missing.push(Missing::new("event", format!("number {absent}"), "its row cannot be read"));
-        }
+        list_gap("event", next, event_no, event_no - next, missing);
         next = event_no + 1;
         let (row, runs) = EventRow::read(event_no, value.value())?;
         for run in runs {
@@ -104,9 +157,8 @@ pub(super) fn list_missing(reader: &Reader, missing: &mut Vec<Missing>) -> Resul
     for row in reader.merged(Table::Runs)?.iter()? {
         let (key, value) = row?;
         let run_no = read_number(key.value()).ok_or_else(|| malformed(Table::Runs))?;
-        for absent in (next..run_no).filter(|absent| !named.contains(absent)) {
-            missing.push(Missing::new("run", format!("number {absent}"), "its row cannot be read"));
-        }
+        let unnamed = (run_no - next) - named.iter().filter(|no| (next..run_no).contains(*no)).count() as u64;
+        list_gap("run", next, run_no, unnamed, missing);
         next = run_no + 1;
         let run: Run = json(Table::Runs, value.value())?;
         if let Some(reason) = incomplete(reader, run_no, &run)? {
@@ -117,9 +169,7 @@ pub(super) fn list_missing(reader: &Reader, missing: &mut Vec<Missing>) -> Resul
     for row in reader.merged(Table::Audit)?.iter()? {
         let (key, value) = row?;
         let first = read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?;
-        if first > next {
-            missing.push(Missing::new("audit", format!("records {next} to {}", first - 1), "their rows cannot be read"));
-        }
+        list_gap("audit", next, first, first.saturating_sub(next), missing);
         next = first;
         for record in stored_audit(first, value.value())? {
             next = record?.0 + 1;
@@ -133,6 +183,17 @@ pub(super) fn list_missing(reader: &Reader, missing: &mut Vec<Missing>) -> Resul
         }
     }
     Ok(())
+}
+
+/// Lists numbers that are missing before one that is there.
+fn list_gap(kind: &'static str, from: u64, to: u64, count: u64, missing: &mut Vec<Missing>) {
+    let name = match to.saturating_sub(from) {
+        1 => format!("number {from}"),
+        _ => format!("numbers {from} to {}", to.saturating_sub(1)),
+    };
+    if count > 0 {
+        missing.push(Missing::new(kind, name, format!("{count} of them cannot be read")));
+    }
 }
 
 /// What a run lacks of its events; `None` for a run that has all.
