@@ -33,7 +33,7 @@ pub enum OpenError {
     /// The file is there but is not a ledger.
     #[error(
         "{path} is not a ledger ({reason}): restore it from a backup, write what its log holds into a new ledger \
-             (`agent-host ledger salvage --from DIR --to DIR`), or move it away to start with an empty ledger"
+             (`agent-host ledger salvage --to DIR`), or move it away to start with an empty ledger"
     )]
     NotALedger {
         /// The file.
@@ -58,7 +58,7 @@ pub enum OpenError {
     #[error(
         "the write-ahead log {path} cannot be applied: {reason}. Restore a backup, or ledger.redb, ledger-1.wal, \
          ledger-2.wal and ledger.identity together from one copy; or write all that can be read into a new ledger and see what is \
-         missing: `agent-host ledger salvage --from DIR --to DIR`; to start without the writes that only the log holds, rename \
+         missing: `agent-host ledger salvage --to DIR`; to start without the writes that only the log holds, rename \
          ledger-1.wal and ledger-2.wal to ledger-1.wal.lost and ledger-2.wal.lost"
     )]
     LogDamaged {
@@ -71,7 +71,7 @@ pub enum OpenError {
     #[error(
         "the write-ahead log {path} is damaged at byte {at}: batch {batch} cannot be read, and was written completely before {later} \
          later batches that can. Restore a backup, or write all that can be read into a new ledger and see what is missing: \
-         `agent-host ledger salvage --from DIR --to DIR`"
+         `agent-host ledger salvage --to DIR`"
     )]
     BatchLost {
         /// The file of the log.
@@ -86,7 +86,7 @@ pub enum OpenError {
     /// A log or an identity exists without a store: the rest of a ledger, which a new one must not overwrite.
     #[error(
         "there is {log}, but {path} is missing or empty: put ledger.redb back beside it, restore a backup, or write all that can \
-         be read into a new ledger: `agent-host ledger salvage --from DIR --to DIR`; to start with an empty ledger, move the \
+         be read into a new ledger: `agent-host ledger salvage --to DIR`; to start with an empty ledger, move the \
          directory away"
     )]
     LogWithoutStore {
@@ -111,7 +111,7 @@ pub enum OpenError {
     /// The store is damaged.
     #[error(
         "the ledger in {dir} is damaged: {reason}. Restore it from a backup, or write all that can be read into a new \
-             ledger and see what is missing: `agent-host ledger salvage --from DIR --to DIR`"
+             ledger and see what is missing: `agent-host ledger salvage --to DIR`"
     )]
     Damaged {
         /// The directory of the ledger.

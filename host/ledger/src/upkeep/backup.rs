@@ -89,13 +89,19 @@ pub struct Backup {
     pub agent_host: String,
 }
 
-/// The reason why a backup was not made or not restored. No folder of the requested name is left.
+/// The reason why a backup was not made or not restored, or a ledger not salvaged. No folder of the requested name is left.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
     /// The target exists.
     #[error("{path} is there already: give the backup another name, or move that away")]
     AlreadyThere {
+        /// Path of the target.
+        path: PathBuf,
+    },
+    /// The target of a salvage has something in it.
+    #[error("{path} is not empty: name a folder for the new ledger that does not exist")]
+    NotEmpty {
         /// Path of the target.
         path: PathBuf,
     },

@@ -99,7 +99,7 @@ impl SalvageReport {
 /// none, and a folder `.NAME.partial` beside it.
 ///
 /// # Errors
-/// [`BackupError::AlreadyThere`], [`BackupError::Open`] where a host has the ledger open, there is none, or a newer version wrote
+/// [`BackupError::NotEmpty`], [`BackupError::Open`] where a host has the ledger open, there is none, or a newer version wrote
 /// it, and those of the file system. Damage is not an error: the report lists it.
 pub fn salvage(
     from: impl AsRef<Path>,
@@ -117,7 +117,7 @@ fn salvage_dir(from: &Path, to: &Path, progress: &mut dyn FnMut(f64)) -> Result<
         Err(error) => return Err(io_failed("read", to)(error)),
     };
     if !is_empty {
-        return Err(BackupError::AlreadyThere { path: to.to_owned() });
+        return Err(BackupError::NotEmpty { path: to.to_owned() });
     }
     progress(0.0);
     let unfinished = UnfinishedFolder::begin(to)?;
@@ -128,9 +128,10 @@ fn salvage_dir(from: &Path, to: &Path, progress: &mut dyn FnMut(f64)) -> Result<
     let missing_count = salvage.missing.len() as u64;
     let (mut missing, rows) = (salvage.missing, salvage.rows);
     missing.truncate(LISTED);
-    // A ledger of an older format is brought to this one, and a host could open it.
+    // A ledger of an older format is brought to this one, and what a host reads when it opens it is read. The host makes a log of
+    // its own size.
     open(&unfinished.path, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?.close()?;
-    drop(Options::new(&unfinished.path).open()?);
+    drop(Options { checkpoint_wal_bytes: 64 * 1024, ..Options::new(&unfinished.path) }.open()?);
     let check = check(&unfinished.path, |fraction| progress(0.5 + fraction / 2.0))?;
     unfinished.name(to)?;
     progress(1.0);

@@ -235,7 +235,7 @@ async fn a_salvage_needs_a_closed_ledger_and_an_empty_target() {
     let error = salvage(&from, &to, |_| ()).unwrap_err();
     assert!(matches!(error, BackupError::Open(OpenError::AlreadyOpen { .. })), "{error}");
     ledger.close().await.unwrap();
-    assert!(matches!(salvage(&from, &from, |_| ()).unwrap_err(), BackupError::AlreadyThere { .. }));
+    assert!(matches!(salvage(&from, &from, |_| ()).unwrap_err(), BackupError::NotEmpty { .. }));
     assert!(matches!(salvage(&to, dir.path().join("third"), |_| ()).unwrap_err(), BackupError::Open(OpenError::NoLedger { .. })));
     fs::create_dir(&to).unwrap();
     salvage(&from, &to, |_| ()).unwrap();

@@ -366,6 +366,37 @@ mod tests {
         }
     }
 
+    /// A power failure during the write of the last frame: the disk has written any of its sectors, in any order.
+    #[test]
+    fn any_sectors_of_the_frame_that_was_being_written_are_no_damage() {
+        const SECTOR: usize = 512;
+        for (shift, len) in (0..40).map(|n| n * 13).flat_map(|shift| [(shift, 0), (shift, 1), (shift, 1_300)]) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut log = FileLog::create(dir.path(), SEED, 4_000, 0, None).unwrap();
+            log.append(&vec![1; shift]).unwrap();
+            let path = part_path(dir.path(), 1);
+            let before = fs::read(&path).unwrap();
+            let end = FRAMES as usize + HEADER + shift;
+            log.append(&vec![2; len]).unwrap();
+            let after = fs::read(&path).unwrap();
+            let sectors: Vec<usize> = (end / SECTOR..(end + HEADER + len).div_ceil(SECTOR)).collect();
+            for filler in [0, 0x41] {
+                for written in 0..1u32 << sectors.len() {
+                    let mut bytes = after.clone();
+                    for (no, sector) in sectors.iter().enumerate().filter(|(no, _)| written & (1 << no) == 0) {
+                        let (from, to) = ((sector * SECTOR).max(end), ((sector + 1) * SECTOR).min(bytes.len()));
+                        assert!(no < sectors.len() && before[from..to].iter().all(|byte| *byte == 0));
+                        bytes[from..to].fill(filler);
+                    }
+                    let is_whole = bytes[..end + HEADER + len] == after[..end + HEADER + len];
+                    fs::write(&path, &bytes).unwrap();
+                    let found = recovered(dir.path(), 0).unwrap_or_else(|error| panic!("{shift}, {len}, {written:b}: {error}"));
+                    assert_eq!(found.len(), 1 + usize::from(is_whole), "{shift}, {len}, {written:b}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_removed_frame_is_not_damage_later() {
         let dir = tempfile::tempdir().unwrap();
