@@ -124,7 +124,7 @@ fn check_text(report: &CheckReport) -> String {
     }
     let mut output = format!("the ledger is damaged: {} findings in {} rows\n", report.findings_count, report.rows);
     if !report.pages_intact {
-        output.push_str("  some pages were not intact; what could be repaired was\n");
+        output.push_str("  the list of free pages was not intact; it was made anew\n");
     }
     output.extend(report.findings.iter().map(|finding| format!("  {finding}\n")));
     let unlisted = report.findings_count.saturating_sub(report.findings.len() as u64);

@@ -3,6 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod compact;
+mod damaged_file;
 pub(crate) mod export;
 mod forget;
 pub(crate) mod garbage;

@@ -11,7 +11,6 @@
 //!                                              indexes made anew (mend), check, report ◄─────┘
 //! ```
 
-mod damaged_file;
 mod mend;
 mod rows;
 mod source;

@@ -1,10 +1,10 @@
 //! The damaged ledger: as much of `ledger.redb` as can be opened, and the batches that the log has.
 
-use std::{collections::BTreeMap, fs::File, io, path::Path, sync::Arc};
+use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
 use redb::{Builder, ConcurrencyMode, ReadOnlyDatabase};
 
-use super::{Missing, damaged_file::DamagedFile};
+use super::Missing;
 use crate::{
     boundary::guarded,
     error::{LedgerError, OpenError},
@@ -12,7 +12,7 @@ use crate::{
     store::{
         Identity, PARTS, create, database_path, identity_path, io_error, legacy_batches, legacy_path, part_path, readable_batches,
     },
-    upkeep::{backup::BackupError, compact::CACHE_BYTES},
+    upkeep::{backup::BackupError, compact::CACHE_BYTES, damaged_file::DamagedFile},
 };
 
 /// Bytes of a file of redb that say where everything is: 64 for what never changes, and two slots of 128 for the last commits.
@@ -60,7 +60,7 @@ impl Source {
         }
         let reader = match &file {
             Some(file) => {
-                not_in_use(from, &path)?;
+                file.not_in_use(from)?;
                 open_reader(file, &path, work, missing)?
             }
             None => {
@@ -149,23 +149,9 @@ impl Source {
     }
 }
 
-/// Fails where a host has the store open.
-fn not_in_use(dir: &Path, path: &Path) -> Result<(), OpenError> {
-    let file = File::open(path).map_err(io_error("open", path))?;
-    match file.try_lock_shared() {
-        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::AlreadyOpen { dir: dir.to_owned() }),
-        // A file system without locks.
-        Ok(()) | Err(std::fs::TryLockError::Error(_)) => Ok(()),
-    }
-}
-
 /// Opens the store for reading: as it is, at the commit before, and with the first bytes of a new store.
 fn open_reader(file: &DamagedFile, path: &Path, work: &Path, missing: &mut Vec<Missing>) -> Result<Option<Reader>, BackupError> {
-    let is_intact = guarded(|| {
-        let mut database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file.with_start(&[]))?;
-        database.check_integrity()
-    });
-    if !matches!(is_intact, Ok(Ok(true))) {
+    if file.check_pages().is_err() {
         let reason = "some of its pages do not have the checksum that they were written with: rows can be missing or changed";
         missing.push(Missing::new("store", path.display(), reason));
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
+    fs::{File, TryLockError},
     io,
     ops::Bound,
     os::unix::fs::FileExt,
@@ -14,7 +14,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redb::{BackendError, StorageBackend};
+use redb::{BackendError, Builder, StorageBackend};
+
+use crate::{boundary::guarded, error::OpenError, upkeep::compact::CACHE_BYTES};
 
 /// Bytes that are read, and kept where they were written, at once.
 const BLOCK: usize = 4096;
@@ -23,7 +25,7 @@ type Blocks = HashMap<u64, Box<[u8; BLOCK]>>;
 
 /// See the module. Clones read one file and count together.
 #[derive(Debug, Clone)]
-pub(super) struct DamagedFile {
+pub(in crate::upkeep) struct DamagedFile {
     file: Arc<File>,
     /// Bytes of the file.
     stored: u64,
@@ -36,7 +38,7 @@ pub(super) struct DamagedFile {
 }
 
 impl DamagedFile {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(in crate::upkeep) fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let len = file.metadata()?.len();
         Ok(Self {
@@ -49,23 +51,23 @@ impl DamagedFile {
     }
 
     /// The same file, with other first bytes, and without what was written.
-    pub(super) fn with_start(&self, start: &[u8]) -> Self {
+    pub(in crate::upkeep) fn with_start(&self, start: &[u8]) -> Self {
         let with = Self { written: Arc::default(), len: Arc::new(AtomicU64::new(self.stored)), ..self.clone() };
         with.put(0, start);
         with
     }
 
     /// Bytes of the file.
-    pub(super) fn stored(&self) -> u64 {
+    pub(in crate::upkeep) fn stored(&self) -> u64 {
         self.stored
     }
 
-    pub(super) fn unreadable(&self) -> u64 {
+    pub(in crate::upkeep) fn unreadable(&self) -> u64 {
         self.unreadable.load(Ordering::Relaxed)
     }
 
     /// Reads what the disk gives; the rest is zeros.
-    pub(super) fn take(&self, offset: u64, out: &mut [u8]) {
+    pub(in crate::upkeep) fn take(&self, offset: u64, out: &mut [u8]) {
         let written = self.written.lock();
         let mut at = offset;
         let mut rest = out;
@@ -78,6 +80,36 @@ impl DamagedFile {
             }
             at += piece.len() as u64;
             rest = left;
+        }
+    }
+
+    /// Fails where a host has the file open: what is read would not be of one moment.
+    pub(in crate::upkeep) fn not_in_use(&self, dir: &Path) -> Result<(), OpenError> {
+        match self.file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => Err(OpenError::AlreadyOpen { dir: dir.to_owned() }),
+            // A lock that was got ends here. A file system may have none.
+            Ok(()) => {
+                drop(self.file.unlock());
+                Ok(())
+            }
+            Err(TryLockError::Error(_)) => Ok(()),
+        }
+    }
+
+    /// Compares every page with the checksum that it was written with. False if redb would only make the list of free pages
+    /// anew.
+    ///
+    /// # Errors
+    /// The reason why pages cannot be read or have another checksum.
+    pub(in crate::upkeep) fn check_pages(&self) -> Result<bool, String> {
+        let checked = guarded(|| {
+            let mut database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(self.with_start(&[]))?;
+            database.check_integrity()
+        });
+        match checked? {
+            Err(error) => Err(error.to_string()),
+            Ok(_) if self.unreadable() > 0 => Err(format!("{} bytes cannot be read from the disk", self.unreadable())),
+            Ok(is_intact) => Ok(is_intact),
         }
     }
 
