@@ -232,6 +232,7 @@ mod tests {
     use crate::{
         EntryWrite, Ledger, Options, check,
         rows::{Rows, Table, meta, number, read_number},
+        salvage,
         store::legacy::tests::legacy_frames,
     };
 
@@ -444,6 +445,29 @@ mod tests {
         // A log that does not belong to this ledger's past is not removed.
         fs::write(legacy_path(dir.path()), legacy_frames(seed, applied + 3, &[b""])).unwrap();
         refused(dir.path(), &["ledger.wal", "older format"]);
+    }
+
+    #[test]
+    fn a_damaged_header_in_the_log_of_format_4_is_refused_and_salvaged() {
+        let dir = tempfile::tempdir().unwrap();
+        put(&options(dir.path()).open().unwrap(), "a/a");
+        let (seed, applied) = make_fourth(dir.path());
+        let entry = |key: &str| {
+            let mut rows = Rows::default();
+            rows.put(Table::Entries, key.as_bytes(), b"1");
+            rows.bytes().to_vec()
+        };
+        let (lost, kept) = (entry("a/lost"), entry("a/kept"));
+        let mut frames = legacy_frames(seed, applied + 1, &[&lost, &kept]);
+        frames[2] ^= 1;
+        fs::write(legacy_path(dir.path()), &frames).unwrap();
+        refused(dir.path(), &["ledger.wal", "byte 0", "salvage"]);
+        let to = tempfile::tempdir().unwrap();
+        let report = salvage(dir.path(), to.path(), |_| ()).unwrap();
+        assert_eq!((report.batches, report.missing_count), (1, 1), "{report:?}");
+        assert_eq!((report.missing[0].kind, report.missing[0].name.as_str()), ("batch", (applied + 1).to_string().as_str()));
+        assert_eq!(keys(to.path()), ["a/a", "a/kept"]);
+        assert_eq!(fs::read(legacy_path(dir.path())).unwrap(), frames);
     }
 
     #[test]
