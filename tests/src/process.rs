@@ -47,8 +47,18 @@ impl Process {
 
     /// Starts a host on directories that are there, with more in `[server]`; without any, everybody needs a key.
     pub fn start_as(dir: TempDir, server: &str, config: &str) -> Self {
+        Self::start_with(dir, server, config, &[])
+    }
+
+    /// As [`Process::start_as`], with more variables of the environment.
+    pub fn start_with(dir: TempDir, server: &str, config: &str, variables: &[(&str, PathBuf)]) -> Self {
         fs::write(dir.path().join("agent-host.toml"), Self::file(server, config)).unwrap();
-        let mut child = command(dir.path()).args(["serve", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command(dir.path())
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .args(["serve", "--json"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let line: Value = serde_json::from_str(&line)

@@ -1,7 +1,7 @@
 //! A host that is killed and comes back elsewhere, and those who watch its runs all the while.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -16,6 +16,9 @@ use crate::{Process, process, world::PATIENCE};
 
 /// Between two looks at what another process does.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// Requests of this machine need no key.
+const LOOPBACK: &str = "loopback_without_key = true";
 
 /// Milliseconds since 1970.
 pub fn now() -> u64 {
@@ -41,6 +44,7 @@ pub struct Host {
     process: Option<Process>,
     dir: Option<TempDir>,
     config: String,
+    variables: Vec<(&'static str, PathBuf)>,
     http: reqwest::Client,
     url: watch::Sender<String>,
 }
@@ -54,9 +58,15 @@ impl Host {
 
     /// As [`Host::start`], for a configuration that says what the limits are.
     pub fn limited(components: &[&str], config: &str) -> Self {
-        let process = block_in_place(|| Process::start(components, config));
+        Self::with_variables(components, config, Vec::new())
+    }
+
+    /// As [`Host::limited`], with more variables of the environment, in every life.
+    pub fn with_variables(components: &[&str], config: &str, variables: Vec<(&'static str, PathBuf)>) -> Self {
+        let start = || Process::start_with(Process::lay_out(components), LOOPBACK, config, &variables);
+        let process = block_in_place(start);
         let url = watch::Sender::new(process.url.clone());
-        Self { process: Some(process), dir: None, config: config.to_owned(), http: reqwest::Client::new(), url }
+        Self { process: Some(process), dir: None, config: config.to_owned(), variables, http: reqwest::Client::new(), url }
     }
 
     /// A host with the guest that takes steps; `more` goes into its binding, and behind it.
@@ -79,7 +89,7 @@ impl Host {
     /// Starts it again.
     pub fn revive(&mut self) {
         let dir = self.dir.take().expect("it is dead");
-        let process = block_in_place(|| Process::start_in(dir, &self.config));
+        let process = block_in_place(|| Process::start_with(dir, LOOPBACK, &self.config, &self.variables));
         self.url.send_replace(process.url.clone());
         self.process = Some(process);
     }

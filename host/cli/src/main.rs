@@ -50,6 +50,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == command::harness::LAUNCHER) {
         return agent_host_harness::launch(std::env::args_os().skip(2).collect());
     }
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == agent_host_sandbox::COMPILER) {
+        let arguments: Vec<_> = std::env::args_os().skip(2).collect();
+        return agent_host_sandbox::compile(&arguments);
+    }
     allocator::keep_freed_memory();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

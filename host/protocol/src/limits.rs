@@ -80,8 +80,12 @@ pub struct Limits {
     pub conversation_queue: usize,
     /// A component file.
     pub component_bytes: u64,
-    /// Compiling a component.
+    /// CPU time of the process that compiles a component, in whole seconds; three times as long in all.
     pub compile_ms: u64,
+    /// Memory of the process that compiles one, in bytes. A component with a Python interpreter takes some hundred MiB.
+    pub compile_memory_bytes: u64,
+    /// How long the start waits for the plugins, before the host serves and the rest follow.
+    pub plugins_wait_ms: u64,
     /// Asking a component for its manifests.
     pub manifest_ms: u64,
     /// Runners in one component.
@@ -239,6 +243,8 @@ impl Default for Limits {
             conversation_queue: 1_000,
             component_bytes: 128 * 1024 * 1024,
             compile_ms: 120_000,
+            compile_memory_bytes: 2 << 30,
+            plugins_wait_ms: 60_000,
             manifest_ms: 2_000,
             component_runners: 100,
             artifact_bytes: 64 * MIB as u64,

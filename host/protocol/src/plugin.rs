@@ -97,6 +97,8 @@ codes! {
     WrongWorld = "wrong_world",
     /// The file uses a WebAssembly feature that the host does not accept, or is not valid.
     Invalid = "invalid",
+    /// The component has more instances than the host builds, or a function that is too large.
+    TooComplex = "too_complex",
     /// The component imports an item that the host does not have.
     UnknownImport = "unknown_import",
     /// The component imports an interface that its runners do not declare.
@@ -105,7 +107,9 @@ codes! {
     ImportMismatch = "import_mismatch",
     /// Compiling took too long.
     CompileTimeout = "compile_timeout",
-    /// The compiler refused it.
+    /// Compiling took too much memory.
+    CompileMemory = "compile_memory",
+    /// The compiler failed.
     CompileFailed = "compile_failed",
     /// Asked for its manifests, it trapped, looped or grew too large.
     ManifestFailed = "manifest_failed",

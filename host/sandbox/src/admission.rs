@@ -8,7 +8,7 @@ use std::{
     fs,
     io::Read,
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,12 +20,13 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::{
-    cache::CodeCache,
+    cache::{CodeCache, RefusedCompile},
+    compiler,
     component::{Component, link},
     components::Components,
     engine::{ADMISSIONS_AT_ONCE, GuestEngine},
     imports::{self, ImportRefusal},
-    manifests,
+    manifests, structure,
     threads::GuestThreads,
 };
 
@@ -34,7 +35,9 @@ pub(crate) struct Admissions {
     pub(crate) components: Components,
     pub(crate) limits: Limits,
     engine: Arc<GuestEngine>,
-    cache: Option<CodeCache>,
+    pub(crate) cache: Option<CodeCache>,
+    /// The program whose processes compile.
+    compiler: Option<PathBuf>,
     threads: Arc<GuestThreads>,
     /// One permit for each admission, compilation included.
     permits: Arc<Semaphore>,
@@ -43,12 +46,12 @@ pub(crate) struct Admissions {
 impl Admissions {
     pub(crate) fn new(
         engine: Arc<GuestEngine>,
-        cache: Option<CodeCache>,
+        (cache, compiler): (Option<CodeCache>, Option<PathBuf>),
         components: Components,
         threads: Arc<GuestThreads>,
         limits: Limits,
     ) -> Self {
-        Self { components, limits, engine, cache, threads, permits: Arc::new(Semaphore::new(ADMISSIONS_AT_ONCE)) }
+        Self { components, limits, engine, cache, compiler, threads, permits: Arc::new(Semaphore::new(ADMISSIONS_AT_ONCE)) }
     }
 }
 
@@ -113,6 +116,7 @@ async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Fin
     findings.digest = Some(digest.clone());
 
     let surface = imports::surface(&bytes)?;
+    structure::check(&bytes)?;
     findings.imports = imports::judge(&surface.imports, None);
     imports::check_exports(&surface.exports)?;
     if let Some(refused) = imports::refusal(&findings.imports) {
@@ -121,8 +125,15 @@ async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Fin
 
     let cached = {
         let (admissions, digest) = (Arc::clone(admissions), digest.clone());
-        off_thread(move || Ok(admissions.cache.as_ref().and_then(|cache| cache.load(&admissions.engine.wasmtime, &digest))))
-            .await?
+        off_thread(move || {
+            let Some(cache) = &admissions.cache else { return Ok(None) };
+            let loaded = cache.load(&admissions.engine.wasmtime, &digest);
+            Ok(loaded.unwrap_or_else(|error| {
+                tracing::warn!(digest, %error, "cached code does not load: compiling again");
+                None
+            }))
+        })
+        .await?
     };
     findings.from_cache = cached.is_some();
     let code = match cached {
@@ -171,9 +182,48 @@ async fn off_thread<T: Send + 'static>(
     })
 }
 
-/// Compiles a component. A file that takes too long is refused; the thread ends some time later and keeps its permit until
-/// then.
+/// Compiles a component: in a process of its own where the host can start one, else on a thread, which keeps its permit until it
+/// ends. A component that is too much for the compiler is refused, and not tried again until the limits allow for more.
 async fn compile(
+    admissions: &Arc<Admissions>,
+    bytes: Arc<Vec<u8>>,
+    digest: String,
+    permit: Option<tokio::sync::OwnedSemaphorePermit>,
+) -> Result<wasmtime::component::Component, ImportRefusal> {
+    let limits = &admissions.limits;
+    let (Some(program), Some(cache)) = (&admissions.compiler, &admissions.cache) else {
+        return compile_here(admissions, bytes, digest, permit).await;
+    };
+    if let Some(RefusedCompile { code, message, fix, .. }) = cache.refused(&digest, limits) {
+        return Err((code, format!("{message}, as the host has seen before"), fix));
+    }
+    let code = compiler::compile_apart(program, limits, bytes).await.inspect_err(|(code, message, fix)| {
+        if matches!(code, RefusalCode::CompileTimeout | RefusalCode::CompileMemory) {
+            let (compile_ms, compile_memory_bytes) = (limits.compile_ms, limits.compile_memory_bytes);
+            let (message, fix) = (message.clone(), fix.clone());
+            cache.refuse(&digest, &RefusedCompile { code: *code, message, fix, compile_ms, compile_memory_bytes });
+        }
+    })?;
+    let this = Arc::clone(admissions);
+    off_thread(move || {
+        let _permit = permit;
+        let Some(cache) = &this.cache else { return Err(not_stored()) };
+        cache.store(&digest, &code);
+        let loaded = cache.load(&this.engine.wasmtime, &digest);
+        loaded.map_err(|error| compiler::invalid(&format!("{error:#}")))?.ok_or_else(not_stored)
+    })
+    .await
+}
+
+fn not_stored() -> ImportRefusal {
+    (
+        RefusalCode::CompileFailed,
+        "compiled code cannot be stored; the log of the host has the reason".to_owned(),
+        "check the disk, and copy the file again".to_owned(),
+    )
+}
+
+async fn compile_here(
     admissions: &Arc<Admissions>,
     bytes: Arc<Vec<u8>>,
     digest: String,
@@ -182,32 +232,18 @@ async fn compile(
     let this = Arc::clone(admissions);
     let compiling = off_thread(move || {
         let code = wasmtime::component::Component::from_binary(&this.engine.wasmtime, bytes.as_slice())
-            .map_err(|error| invalid(&error))?;
+            .map_err(|error| compiler::invalid(&format!("{error:#}")))?;
         if let Some(cache) = &this.cache {
-            cache.store(&digest, &code);
+            match code.serialize() {
+                Ok(code) => cache.store(&digest, &code),
+                Err(error) => tracing::warn!(%error, "compiled code could not be cached"),
+            }
         }
         drop(permit);
         Ok(code)
     });
-    let allowed = admissions.limits.compile_ms;
-    tokio::time::timeout(Duration::from_millis(allowed), compiling).await.unwrap_or_else(|_| {
-        Err((
-            RefusalCode::CompileTimeout,
-            format!("compiling took longer than {allowed} ms"),
-            "make the component smaller, or raise `limits.compile_ms`".to_owned(),
-        ))
-    })
-}
-
-fn invalid(error: &wasmtime::Error) -> ImportRefusal {
-    let text = format!("{error:#}");
-    (
-        RefusalCode::Invalid,
-        format!("the component is not valid here: {text}"),
-        "build it without the WebAssembly features that the message names: the host has none of threads, GC, exceptions, \
-         memory64 and component-model async"
-            .to_owned(),
-    )
+    let allowed = Duration::from_millis(admissions.limits.compile_ms);
+    tokio::time::timeout(allowed, compiling).await.unwrap_or_else(|_| Err(compiler::too_long(&admissions.limits)))
 }
 
 /// Reads a plain file, whole or not at all.

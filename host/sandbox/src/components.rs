@@ -56,6 +56,11 @@ impl Components {
         Some(self.dir.as_ref().filter(|_| is_digest)?.join(format!("{hex}.wasm")))
     }
 
+    /// True if the component is in memory, or has a file.
+    pub(crate) fn is_kept(&self, digest: &str) -> bool {
+        self.loaded(digest).is_some() || self.path(digest).is_some_and(|path| path.exists())
+    }
+
     /// Keeps the bytes of a component.
     pub(crate) fn keep(&self, digest: &str, bytes: &[u8]) -> io::Result<()> {
         let Some(path) = self.path(digest) else { return Ok(()) };

@@ -83,9 +83,9 @@ impl GuestEngine {
     }
 }
 
-/// The features and the allocation of the engine. Settings that change compiled code are part of
-/// [`GuestEngine::code_version`].
-fn config(limits: &Limits) -> Config {
+/// The features of the engine, for a process that only compiles: its code is that of [`config`]. Settings that change compiled
+/// code are part of [`GuestEngine::code_version`].
+pub(crate) fn without_pool(limits: &Limits) -> Config {
     let mut config = Config::new();
 
     // Guests run on fibers and host functions are async; the component-model async ABI stays off (D2).
@@ -112,7 +112,12 @@ fn config(limits: &Limits) -> Config {
 
     config.memory_init_cow(true);
     config.parallel_compilation(false);
+    config
+}
 
+/// The features and the allocation of the engine.
+fn config(limits: &Limits) -> Config {
+    let mut config = without_pool(limits);
     // Besides the runs, each admission asks one component for its manifests.
     let live = limits.max_live_runs.saturating_add(u32::try_from(ADMISSIONS_AT_ONCE).unwrap_or(1));
     let mut pool = PoolingAllocationConfig::new();
@@ -123,7 +128,8 @@ fn config(limits: &Limits) -> Config {
     pool.total_memories(live.saturating_mul(u32::try_from(MAX_MEMORIES).unwrap_or(1)));
     pool.max_memory_size(limits.guest_memory_bytes);
     pool.max_tables_per_component(MAX_TABLES);
-    pool.total_tables(live.saturating_mul(4));
+    // As many as all of them may have: an exhausted pool would end runs that are within their limits.
+    pool.total_tables(live.saturating_mul(MAX_TABLES));
     pool.table_elements(limits.guest_table_elements);
     pool.total_stacks(live);
     pool.linear_memory_keep_resident(MEMORY_KEPT_BYTES);
@@ -214,5 +220,12 @@ mod tests {
             version(&Limits { max_live_runs: 3, ..small.clone() }),
             "the size of the pool is not in the code"
         );
+        let hash = |engine: &Engine| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            engine.precompile_compatibility_hash().hash(&mut hasher);
+            hasher.finish()
+        };
+        let compiler = Engine::new(&without_pool(&small)).unwrap();
+        assert_eq!(hash(&compiler), hash(&GuestEngine::new(&small).unwrap().wasmtime), "nor is the pool itself");
     }
 }

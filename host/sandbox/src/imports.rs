@@ -89,7 +89,7 @@ pub(crate) fn surface(bytes: &[u8]) -> Result<Surface, ImportRefusal> {
     Ok(surface)
 }
 
-fn damaged(error: &wasmparser::BinaryReaderError) -> ImportRefusal {
+pub(crate) fn damaged(error: &wasmparser::BinaryReaderError) -> ImportRefusal {
     (
         RefusalCode::NotWasm,
         format!("the file is cut short or damaged: {}", error.message()),

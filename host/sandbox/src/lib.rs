@@ -12,6 +12,7 @@ mod admission;
 mod bindings;
 mod cache;
 mod calls;
+mod compiler;
 mod component;
 mod components;
 mod convert;
@@ -24,6 +25,7 @@ mod manifests;
 mod plugins;
 mod run;
 mod sandbox;
+mod structure;
 mod threads;
 mod turns;
 mod wasi;
@@ -37,6 +39,7 @@ pub use calls::{
     Refusals, ResultCalls, RunLog, SharedLog, StartInput, StartRequest, StateCalls, SteeringCalls, StorageCalls, TimeCalls,
     ToolCalls, ToolRequest,
 };
+pub use compiler::{COMPILER, compile};
 pub use component::Component;
 pub use convert::json as parse_json;
 pub use engine::EngineError;

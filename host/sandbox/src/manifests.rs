@@ -61,6 +61,10 @@ pub(crate) async fn ask(
 
 /// A text of a manifest that people read. More is not read by anyone.
 const MAX_TEXT: usize = 4 * 1024;
+/// Hosts, and platform actions, of one manifest. Each call compares with them.
+const MAX_NAMES: usize = 100;
+/// One of these: a host name has 253 characters at most.
+const MAX_NAME: usize = 260;
 
 fn check(
     manifests: Vec<crate::bindings::manifest::RunnerManifest>,
@@ -87,7 +91,16 @@ fn check(
             return Err(refused(format!("label, description and metadata of a manifest may have {MAX_TEXT} bytes together")));
         }
         let manifest = convert::manifest(manifest).map_err(refused)?;
-        for host in &manifest.permissions.http_hosts {
+        let permissions = &manifest.permissions;
+        for (list, names) in [("http_hosts", &permissions.http_hosts), ("platform_api", &permissions.platform_api)] {
+            if names.len() > MAX_NAMES || names.iter().any(|name| name.len() > MAX_NAME) {
+                return Err(refused(format!(
+                    "`{list}` of {} has more than {MAX_NAMES} names, or one of more than {MAX_NAME} bytes",
+                    manifest.id
+                )));
+            }
+        }
+        for host in &permissions.http_hosts {
             hosts::check(host).map_err(|problem| refused(format!("`http_hosts` of {}: {problem}", manifest.id)))?;
         }
         if runners.iter().any(|other| other.id == manifest.id) {

@@ -12,7 +12,10 @@ use std::{
 use agent_host_protocol::{PluginReport, PluginStatus, Refusal, RefusalCode, RunnerId, RunnerManifest};
 use notify::Watcher;
 use parking_lot::{Mutex, RwLock};
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, watch},
+    task::{JoinHandle, JoinSet},
+};
 
 use crate::{Sandbox, admission, component::Component};
 
@@ -61,6 +64,8 @@ struct Directory {
     published: RwLock<Arc<PublishedPlugins>>,
     /// Held during a scan, so that scans are serialized.
     scanning: tokio::sync::Mutex<u64>,
+    /// True once the files that were there at the start have been admitted or refused.
+    settled: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -101,26 +106,37 @@ impl Stamp {
 }
 
 impl Plugins {
-    /// Reads the directory, admits what is in it, and watches it from then on.
+    /// Reads the directory, admits what is in it, and watches it from then on. Files that take longer than
+    /// `limits.plugins_wait_ms` are admitted afterwards.
     ///
     /// # Errors
     /// Fails if the directory cannot be read. A file that cannot be admitted is no error: its report has the reason.
     pub async fn open(path: &Path, sandbox: Sandbox) -> Result<Self, PluginsError> {
-        let failed = |source| PluginsError { path: path.to_owned(), source };
-        std::fs::read_dir(path).map_err(failed)?;
+        std::fs::read_dir(path).map_err(|source| PluginsError { path: path.to_owned(), source })?;
+        let wait = Duration::from_millis(sandbox.admissions.limits.plugins_wait_ms);
+        let (settled, mut is_settled) = watch::channel(false);
         let directory = Arc::new(Directory {
             path: path.to_owned(),
             sandbox,
             files: Mutex::default(),
             published: RwLock::default(),
             scanning: tokio::sync::Mutex::new(0),
+            settled,
         });
         // Watch first, then read: what changes in between is seen twice, not missed.
         let (changed, changes) = mpsc::channel(1);
         let watch = watch(path, changed);
-        directory.scan().await.map_err(failed)?;
         let watcher = tokio::spawn(Arc::clone(&directory).keep(watch, changes));
+        if tokio::time::timeout(wait, is_settled.wait_for(|settled| *settled)).await.is_err() {
+            tracing::warn!("the host serves now; plugins that are still being compiled follow");
+        }
         Ok(Self(Arc::new(Shared { directory, watcher })))
+    }
+
+    /// True once the files that were there at the start have been admitted or refused.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        *self.0.directory.settled.borrow()
     }
 
     /// The reports on all files, by name.
@@ -173,6 +189,10 @@ fn watch(path: &Path, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWa
 impl Directory {
     async fn keep(self: Arc<Self>, _watch: Option<notify::RecommendedWatcher>, mut changes: mpsc::Receiver<()>) {
         loop {
+            if let Err(error) = self.scan().await {
+                tracing::error!(path = %self.path.display(), %error, "the plugins directory cannot be read; its plugins stay as they are");
+            }
+            self.settled.send_replace(true);
             match tokio::time::timeout(RESCAN, changes.recv()).await {
                 // Without a watcher the channel is closed: wait for the next look.
                 Ok(None) => tokio::time::sleep(RESCAN).await,
@@ -181,9 +201,6 @@ impl Directory {
                     while changes.try_recv().is_ok() {}
                 }
                 Err(_) => {}
-            }
-            if let Err(error) = self.scan().await {
-                tracing::error!(path = %self.path.display(), %error, "the plugins directory cannot be read; its plugins stay as they are");
             }
         }
     }
@@ -206,15 +223,16 @@ impl Directory {
         for name in &removed {
             tracing::info!(file = %name, "plugin removed");
         }
-        let shared = &self.sandbox.admissions;
-        let admissions = changed.into_iter().map(|(name, stamp)| {
-            let (shared, path) = (Arc::clone(shared), self.path.join(&name));
-            (name, stamp, tokio::spawn(async move { admission::admit(&shared, &path).await }))
-        });
-        for (name, stamp, admission) in admissions.collect::<Vec<_>>() {
-            let Ok(admission) = admission.await else { continue };
+        let mut admissions = JoinSet::new();
+        for (name, stamp) in changed {
+            // Of two files with one runner id, the first by name serves, whichever is compiled first.
             *order += 1;
-            self.file(name, stamp, admission, *order);
+            let (admitting, path, order) = (Arc::clone(&self.sandbox.admissions), self.path.join(&name), *order);
+            admissions.spawn(async move { (name, stamp, order, admission::admit(&admitting, &path).await) });
+        }
+        while let Some(admitted) = admissions.join_next().await {
+            let Ok((name, stamp, order, admission)) = admitted else { continue };
+            self.file(name, stamp, admission, order);
             self.publish();
         }
         self.publish();

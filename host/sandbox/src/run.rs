@@ -5,7 +5,7 @@ use agent_host_protocol::{
     context::RunContext,
     run::{RunCompletion, RunFailure},
 };
-use wasmtime::{Engine, Store, Trap};
+use wasmtime::{Engine, PoolConcurrencyLimitError, Store, Trap, component::ResourceTableError};
 
 use crate::{
     bindings::AgentRunnerPre,
@@ -88,6 +88,8 @@ pub(crate) async fn run(
 pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
     let (code, message) = if let Some(host) = error.downcast_ref::<HostMemory>() {
         (FailureCode::HostError, host.to_string())
+    } else if let Some(exhausted) = error.downcast_ref::<PoolConcurrencyLimitError>() {
+        (FailureCode::HostError, format!("the host has no room for the guest now: {exhausted}"))
     } else if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
         (FailureCode::GuestExited, format!("the runner called exit({}) instead of returning", exit.0))
     } else if let Some(trap) = error.downcast_ref::<Trap>() {
@@ -102,17 +104,11 @@ pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
             (trap, None) => (FailureCode::GuestTrapped, format!("the runner trapped: {trap}")),
         }
     } else {
-        // The remaining errors have no type of their own: errors of the ABI (a bad pointer, text that is not UTF-8, a
-        // forged handle), of the limits of one call, and of the allocator.
+        // The remaining errors are those of the ABI: a bad pointer, text that is not UTF-8, a forged handle.
         let message = root_cause(error);
-        let code = if guest.limits.exceeded().is_some() || message.contains("exceeds the limit") {
+        let code = if guest.limits.exceeded().is_some() {
             FailureCode::GuestMemory
-        } else if message.contains("fuel")
-            || message.contains("handle")
-            || message.contains("table has no free keys")
-            || message.contains("too many")
-            || message.contains("total size of fields")
-        {
+        } else if is_limit(error, &message) {
             FailureCode::GuestAbuse
         } else {
             FailureCode::GuestTrapped
@@ -120,6 +116,13 @@ pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
         (code, format!("the runner broke the contract: {message}"))
     };
     Breakage { code, message }
+}
+
+/// True for a limit of the store that a guest has met: bytes of one call, and handles.
+fn is_limit(error: &wasmtime::Error, message: &str) -> bool {
+    // wasmtime has no types for its own two.
+    const TEXTS: [&str; 2] = ["fuel allocated for hostcalls has been exhausted", "store handle limit exceeded"];
+    matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || TEXTS.iter().any(|text| message.contains(text))
 }
 
 fn root_cause(error: &wasmtime::Error) -> String {

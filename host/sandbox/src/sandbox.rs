@@ -26,6 +26,8 @@ pub struct Options {
     pub limits: Limits,
     /// Directory for compiled code; without it, no compiled code is stored.
     pub code_cache: Option<PathBuf>,
+    /// The program whose processes compile (`COMPILER`), in a cache of code; without it, components are compiled in this process.
+    pub compiler: Option<PathBuf>,
     /// Directory for admitted components by digest, for runs that outlive the file; without it, no component is stored.
     pub components: Option<PathBuf>,
 }
@@ -76,7 +78,7 @@ impl Options {
             .map_err(|source| SandboxError::Directory { path: self.components.unwrap_or_default(), source })?;
         let places = Arc::new(Semaphore::new(self.limits.max_live_runs as usize));
         let threads = GuestThreads::start().map_err(SandboxError::Threads)?;
-        let admissions = Admissions::new(engine, cache, components, Arc::clone(&threads), self.limits);
+        let admissions = Admissions::new(engine, (cache, self.compiler), components, Arc::clone(&threads), self.limits);
         Ok(Sandbox { admissions: Arc::new(admissions), places, threads })
     }
 }
@@ -180,10 +182,18 @@ impl Sandbox {
         Ok(component)
     }
 
-    /// Removes kept components that are neither `needed` (by digest) nor in memory, and were not for so long.
+    /// Removes kept components that are neither `needed` (by digest) nor in memory, and were not for so long, and their code.
     pub async fn forget_components(&self, needed: HashSet<String>, unused_for: Duration) {
         let this = Arc::clone(&self.admissions);
-        let forgotten = tokio::task::spawn_blocking(move || this.components.forget(&needed, unused_for)).await;
+        let forgotten = tokio::task::spawn_blocking(move || {
+            let mut removed = this.components.forget(&needed, unused_for)?;
+            if let Some(cache) = &this.cache {
+                let is_kept = |digest: &str| this.components.is_kept(digest);
+                removed += cache.forget(is_kept, unused_for)?;
+            }
+            Ok::<_, std::io::Error>(removed)
+        });
+        let forgotten = forgotten.await;
         match forgotten {
             Ok(Ok(removed)) => tracing::debug!(removed, "components that no run needs were removed"),
             Ok(Err(error)) => tracing::warn!(%error, "components that no run needs could not be removed"),

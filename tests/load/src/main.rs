@@ -20,6 +20,7 @@ mod echo;
 mod fill;
 mod http;
 mod in_process;
+mod isolation;
 mod journal;
 mod knowledge;
 mod model_server;
@@ -370,6 +371,20 @@ enum Command {
         #[arg(long)]
         rounds: usize,
     },
+    /// Honest runs beside runs of hostile guests, which are cancelled at the end
+    Isolation {
+        #[command(flatten)]
+        target: Target,
+        /// Text of the message to hostile guests
+        #[arg(long)]
+        attack: String,
+        /// Number of hostile guests
+        #[arg(long)]
+        guests: usize,
+        /// Time of counting
+        #[arg(long, value_name = "MS", value_parser = milliseconds)]
+        measure: Duration,
+    },
     /// Deliveries to a webhook; prints its address, then reads the address of the host
     Deliveries {
         /// Number of events
@@ -485,6 +500,7 @@ fn main() -> anyhow::Result<()> {
         | Command::ThreadFill { .. }
         | Command::ThreadRead { .. }
         | Command::ThreadFollow { .. }
+        | Command::Isolation { .. }
         | Command::Deliveries { .. }
         | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -545,6 +561,9 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         }
         Command::ThreadFollow { target, thread, followers, rounds } => {
             print(&threads::follow(target.address, &thread, followers, rounds).await?)
+        }
+        Command::Isolation { target, attack, guests, measure } => {
+            print(&isolation::measure(target.address, &attack, guests, measure).await?)
         }
         Command::Deliveries { events, in_flight } => print(&deliveries::measure(events, in_flight).await?),
         Command::ModelServer => model_server::serve().await,

@@ -42,9 +42,13 @@ pub(crate) async fn measure(config: Config, call: &str, times: u32) -> anyhow::R
     let recording = host.recording(run.run_id)?;
     host.shutdown(END).await;
 
-    let sandbox =
-        Options { limits: limits.clone(), code_cache: Some(data.join("code")), components: Some(data.join("components")) }
-            .build()?;
+    let sandbox = Options {
+        limits: limits.clone(),
+        code_cache: Some(data.join("code")),
+        compiler: None,
+        components: Some(data.join("components")),
+    }
+    .build()?;
     let digest = recording.component().context("the recording names no component")?;
     let component = sandbox.component(&digest).await.map_err(anyhow::Error::msg)?;
     let execute = async || {

@@ -4,6 +4,7 @@ use agent_host_tests::support;
 
 mod model;
 
+mod clock;
 mod crash;
 mod doubts;
 mod family;

@@ -1,6 +1,9 @@
 //! A guest that is executed again sees what it saw: the world, its memory, the artifacts that it was at.
 
+use std::time::{Duration, Instant};
+
 use agent_host_ledger::RunWrite;
+use agent_host_tests::world::PATIENCE;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::support::{EndedRun, Host};
@@ -101,6 +104,14 @@ async fn an_artifact_that_was_half_written_is_written_to_its_end() {
     host.until_step(&run, "say half").await;
     host.kill_and_revive();
     host.kill_and_revive();
+    // The run is executed again, and what it has written is on disk, not in memory.
+    let unfinished = host.dir().join("data/ledger/blobs/tmp");
+    let size = || std::fs::read_dir(&unfinished).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>();
+    let began = Instant::now();
+    while size() != 80_005 {
+        assert!(began.elapsed() < PATIENCE, "{} bytes are on disk", size());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     host.take("set go yes").await;
     let ended = host.ended(&run).await.completed();
     let seen = ended.outcomes();

@@ -5,6 +5,7 @@ mod glossary;
 mod links;
 mod modules;
 mod rooms;
+mod security;
 mod tokens;
 mod words;
 

@@ -99,7 +99,7 @@ async fn replayed(sandbox: &Sandbox, component: &Arc<Component>, recording: &Rec
 }
 
 fn sandbox() -> Sandbox {
-    Options { limits: limits(), code_cache: None, components: None }.build().unwrap()
+    Options { limits: limits(), code_cache: None, compiler: None, components: None }.build().unwrap()
 }
 
 #[track_caller]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent_host_protocol::{Limits, RunStatus, event::Envelope};
+use agent_host_protocol::{Limits, RefusalCode, RunStatus, event::Envelope};
 use agent_host_tests::{
     World,
     world::{bound, in_conversation, limits},
@@ -46,6 +46,39 @@ async fn a_guest_that_breaks_ends_the_run_with_a_code_that_says_how() {
         assert_eq!(violated, code.starts_with("runner.") && code != "runner.invalid_result", "{does}: {:?}", ended.kinds());
     }
     is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn a_guest_that_calls_below_its_bindings_traps_and_nothing_of_it_reaches_the_host() {
+    let world = World::new(&["abuse"], "plugin:test/abuse/default").await;
+    for does in ["pointer", "length", "text", "case", "outcome", "handle", "drop"] {
+        let ended = world.say(does).await;
+        assert_eq!((ended.run.status, ended.failure()), (RunStatus::Failed, "runner.trapped"), "{does}: {ended:#?}");
+        assert!(ended.kinds().contains(&"sandbox.violation"), "{does}: {:?}", ended.kinds());
+    }
+    assert_eq!(world.say("nothing").await.answer_text(), "ok the host took it");
+}
+
+#[tokio::test]
+async fn loops_outside_of_the_code_of_a_runner_are_stopped_too() {
+    let mut abuse = bound("plugin:test/abuse/default");
+    let mut realloc = bound("plugin:test/realloc-loops/default");
+    (abuse.deadline_ms, realloc.deadline_ms) = (Some(500), Some(500));
+    (abuse.id, realloc.id) = ("abuse".into(), "realloc".into());
+    let limits = Limits { manifest_ms: 1_000, ..limits() };
+    let world = World::with(&["abuse", "realloc_loops", "start_loops"], limits, vec![abuse, realloc]).await;
+    let start = world.report("start_loops.wasm").unwrap().refusal.unwrap();
+    assert_eq!(start.code, RefusalCode::ManifestFailed, "{start:?}");
+    for does in ["fill", "copy"] {
+        let began = Instant::now();
+        let accepted = world.host.accept(Envelope::message(does, "api"), None).await.unwrap();
+        assert_eq!(accepted.runs.len(), 2);
+        for run in accepted.runs {
+            let ended = world.ended(run).await;
+            assert_eq!((ended.run.status, ended.failure()), (RunStatus::Timeout, "deadline_exceeded"), "{does}: {:?}", ended.run);
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{does}: {:?}", began.elapsed());
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Guests in a host of this process: the contract, what a guest may not do, what outlives its run, and the example runners.
 
 mod agent;
+mod bombs;
 mod echo;
 mod examples;
 mod gate;

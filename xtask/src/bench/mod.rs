@@ -12,6 +12,7 @@ mod compare;
 mod count;
 mod echo;
 mod figures;
+mod isolation;
 mod journal;
 mod keep;
 mod knowledge;
@@ -118,6 +119,7 @@ const GROUPS: &[Group] = &[
     count::agui,
     agui::measure,
     threads::measure,
+    isolation::measure,
     ledger::measure,
 ];
 

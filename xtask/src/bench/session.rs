@@ -173,6 +173,11 @@ impl Session {
         Ok(())
     }
 
+    /// The same, unless this stretch has it.
+    pub(crate) fn record_once(&mut self, name: &str, value: f64) -> anyhow::Result<()> {
+        if self.values.iter().any(|(known, _)| *known == name) { Ok(()) } else { self.record(name, value) }
+    }
+
     /// True if fewer runs stand for a million.
     pub(crate) fn is_scaled(&self) -> bool {
         self.million != MILLION

@@ -65,7 +65,7 @@ impl Import {
             Some(url) => self.send(&Client::new(url)?, content).await?,
             None => {
                 let local = local_url(config.listen);
-                match Host::start(config).await {
+                match Host::start_with(config, super::compiler()).await {
                     Ok(host) => {
                         let run = self.write(&host, content).await;
                         host.shutdown(GRACE).await;

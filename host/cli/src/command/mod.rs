@@ -36,7 +36,7 @@ mod statistics;
 mod tests;
 mod threads;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -143,4 +143,9 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Conformance(args) => args.execute(output),
         Command::McpBridge(args) => args.execute().await,
     }
+}
+
+/// The program whose processes compile components: this one, even if its file was replaced meanwhile.
+fn compiler() -> Option<PathBuf> {
+    if cfg!(target_os = "linux") { Some("/proc/self/exe".into()) } else { std::env::current_exe().ok() }
 }

@@ -156,8 +156,12 @@ impl<'a> Bench<'a> {
         let kept_component = |dir: PathBuf| Some(dir).filter(|dir| args.component.is_none() && dir.is_dir());
         // One instance is enough, and starts faster than a pool for thousands.
         let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
-        let options =
-            Options { limits, code_cache: kept_component(code_dir(config)), components: kept_component(components_dir(config)) };
+        let options = Options {
+            limits,
+            code_cache: kept_component(code_dir(config)),
+            compiler: None,
+            components: kept_component(components_dir(config)),
+        };
         let sandbox = options.build()?;
         let named = match &args.component {
             Some(path) => {

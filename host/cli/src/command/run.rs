@@ -88,7 +88,7 @@ impl Run {
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
         let progress = Progress::spinner(output, "opening the ledger and loading plugins");
         let host = tokio::select! {
-            host = Host::start(config) => host?,
+            host = Host::start_with(config, super::compiler()) => host?,
             () = signals.next() => return Err(Failure::new("interrupted", "interrupted before the run began").into()),
         };
         drop(progress);

@@ -71,7 +71,7 @@ async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installe
     // One instance is enough to read manifests. Compiled code of a host is used; without a host's directory, none is made.
     let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
     let code_cache = Some(code_dir(config)).filter(|dir| dir.is_dir());
-    let sandbox = Options { limits, code_cache, components: None }.build()?;
+    let sandbox = Options { limits, code_cache, compiler: super::compiler(), components: None }.build()?;
     let progress = Progress::bar(output, "compiling", files.len() as u64);
     let mut plugins = Vec::with_capacity(files.len());
     for (done, file) in files.iter().enumerate() {

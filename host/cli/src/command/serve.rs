@@ -71,7 +71,7 @@ impl Serve {
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
         let progress = Progress::spinner(output, "opening the ledger and loading plugins");
         let host = tokio::select! {
-            host = Host::start(config) => host?,
+            host = Host::start_with(config, super::compiler()) => host?,
             () = signals.next() => return Ok(ExitCode::SUCCESS),
         };
         drop(progress);

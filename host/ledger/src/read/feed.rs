@@ -3,7 +3,7 @@
 //! A feed is read backward as pages (newest first) and forward by followers (oldest first). One read examines a bounded number
 //! of rows, so a rare selection can have empty steps that still have more after them.
 
-use agent_host_protocol::{limits::MAX_PAGE, page::Direction};
+use agent_host_protocol::{Timestamp, limits::MAX_PAGE, page::Direction};
 
 use crate::{
     error::LedgerError,
@@ -120,6 +120,17 @@ impl Ledger {
             Feed::Events => Ok(self.events_feed(bounds, |_| true)?.items.first().map_or(0, |(number, _)| *number)),
             Feed::Audit => Ok(self.audit_feed(bounds, |_| true)?.items.first().map_or(0, |(number, _)| *number)),
         }
+    }
+
+    /// Time of the newest accepted event or audit record.
+    ///
+    /// # Errors
+    /// Fails if the ledger is damaged or not available.
+    pub fn newest_at(&self) -> Result<Option<Timestamp>, LedgerError> {
+        let bounds = FeedBounds { direction: Direction::Backward, from: u64::MAX, limit: 1, examined: 1 };
+        let event = self.events_feed(bounds, |_| true)?.items.first().map(|(_, event)| event.event.received_at);
+        let audit = self.audit_feed(bounds, |_| true)?.items.first().map(|(_, audit)| audit.at);
+        Ok(event.max(audit))
     }
 }
 

@@ -63,7 +63,10 @@ impl RunArtifacts {
         }
         match (&scope.conversation, &grant.conversation) {
             (Some(its), Some(own)) => its == own,
-            (None, None) => self.run.terms.depth == 0 && scope.binding_id.as_ref() == Some(&grant.binding_id),
+            (None, None) => {
+                let is_own_binding = scope.binding_id.as_ref() == Some(&grant.binding_id);
+                self.run.terms.depth == 0 && is_own_binding && scope.workspace == grant.workspace()
+            }
             _ => false,
         }
     }
@@ -238,7 +241,7 @@ impl ArtifactCalls for RunCalls {
             }
             Ok(())
         };
-        let mut content = Draft::Replayed(Vec::new());
+        let mut content = Draft::Empty;
         let effect = async |()| {
             content = Draft::OnDisk(Box::new(artifacts.writer()?));
             Ok(())
@@ -309,11 +312,12 @@ struct Writer {
     name: Option<String>,
 }
 
-/// Content written to an artifact that is not finished.
+/// Content written to an artifact that is not finished. It is on disk from the first byte, also while the journal of an earlier
+/// execution is followed: all runs that wake together would have theirs in memory.
 enum Draft {
     OnDisk(Box<BlobWriter>),
-    /// The pieces of an earlier execution: written to disk when the call that needs them there is made.
-    Replayed(Vec<Vec<u8>>),
+    /// Created by an earlier execution, and nothing written since.
+    Empty,
     /// A write failed: what is there is not what the guest meant.
     Broken,
 }
@@ -329,19 +333,23 @@ fn broken() -> ApiError {
 
 impl Draft {
     /// Takes it out, on disk; what is left is broken until it is put back.
-    async fn take(&mut self, artifacts: &RunArtifacts) -> Result<BlobWriter, ApiError> {
+    fn take(&mut self, artifacts: &RunArtifacts) -> Result<BlobWriter, ApiError> {
         match std::mem::replace(self, Self::Broken) {
             Self::OnDisk(writer) => Ok(*writer),
             Self::Broken => Err(broken()),
-            Self::Replayed(pieces) => {
-                let mut writer = artifacts.writer()?;
-                let write = move || {
-                    pieces.iter().try_for_each(|piece| writer.write(piece))?;
-                    Ok(writer)
-                };
-                blocking(write).await
-            }
+            Self::Empty => artifacts.writer(),
         }
+    }
+
+    /// Writes to it; it is broken where that fails.
+    async fn write(&mut self, artifacts: &RunArtifacts, bytes: Vec<u8>) -> Result<(), ApiError> {
+        let mut writer = self.take(artifacts)?;
+        let write = move || {
+            writer.write(&bytes)?;
+            Ok(writer)
+        };
+        *self = Self::OnDisk(Box::new(blocking(write).await?));
+        Ok(())
     }
 }
 
@@ -355,25 +363,24 @@ impl ArtifactWriter for Writer {
         let call = Call::read("artifacts.writer.write", digest).bytes(count);
         let mut bytes = Some(bytes);
         let effect = async |()| {
-            let mut writer = content.take(artifacts).await?;
-            artifacts.take(count)?;
-            let bytes = bytes.take().unwrap_or_default();
-            let write = move || {
-                writer.write(&bytes)?;
-                Ok(writer)
-            };
-            *content = Draft::OnDisk(Box::new(blocking(write).await?));
-            Ok(())
+            if let Err(error) = artifacts.take(count) {
+                *content = Draft::Broken;
+                return Err(error);
+            }
+            content.write(artifacts, bytes.take().unwrap_or_default()).await
         };
         let passed = run.pass(call, || within("a write", count, run.limits.artifact_read_bytes), effect).await;
         if passed.past.is_none() {
             return passed.outcome;
         }
         match (&passed.outcome, content) {
-            (Ok(()), Draft::Replayed(pieces)) => {
+            (Ok(()), Draft::Broken) => {}
+            (Ok(()), content) => {
                 // The artifact was within the limit when the earlier execution made it.
                 let _ = artifacts.take(count);
-                pieces.extend(bytes);
+                if let Err(error) = content.write(artifacts, bytes.unwrap_or_default()).await {
+                    tracing::warn!(run_id = %run.run_id, %error, "content of an unfinished artifact cannot be written again");
+                }
             }
             // The gate refused it, so it was not begun.
             (Err(error), _) if count > run.limits.artifact_read_bytes || of_the_gate(error) => {}
@@ -387,7 +394,7 @@ impl ArtifactWriter for Writer {
         let run = &artifacts.run;
         let digest = run.journal.digest(&(&media_type, &name));
         let effect = async |ticket| {
-            let blob = content.take(&artifacts).await?;
+            let blob = content.take(&artifacts)?;
             let media_type = media::judge(&media_type, blob.head()).map_err(ApiError::invalid_argument)?;
             artifacts.finish(Some(ticket), blob, media_type, name.clone(), "run").await
         };

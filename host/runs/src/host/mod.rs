@@ -19,7 +19,7 @@ mod upkeep;
 
 use std::{
     fmt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -74,6 +74,15 @@ impl Host {
     /// # Errors
     /// Fails if a step of the start fails. A plugin or binding that does not work is no error: `readiness` reports it.
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, None).await
+    }
+
+    /// As [`Host::start`], with a program whose processes compile components ([`agent_host_sandbox::COMPILER`]): what a
+    /// component asks of a compiler is bounded then.
+    ///
+    /// # Errors
+    /// Fails as [`Host::start`] does.
+    pub async fn start_with(config: Config, compiler: Option<PathBuf>) -> Result<Self, StartError> {
         config.check()?;
         for dir in [&config.data_dir, &config.plugins_dir] {
             std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { path: dir.clone(), source })?;
@@ -86,9 +95,11 @@ impl Host {
         let ledger = tokio::task::spawn_blocking(move || options.open())
             .await
             .map_err(|error| HostError::Internal(error.to_string()))??;
+        upkeep::set_clock(&ledger)?;
         let sandbox = agent_host_sandbox::Options {
             limits: config.limits.clone(),
             code_cache: Some(config.data_dir.join("code")),
+            compiler,
             components: Some(config.data_dir.join("components")),
         }
         .build()?;
@@ -105,6 +116,7 @@ impl Host {
         }
         let cell = Cell::open(&shared, ledger).await?;
         cell.keep_clean(&shared);
+        cell.watch_clock();
         let threads = Threads::new(cell.ledger.clone());
         Ok(Self(Arc::new(Assembly { shared, cell, threads, reloading: Reloads::default(), backing_up: Arc::default() })))
     }
@@ -317,6 +329,6 @@ impl Host {
 pub async fn inspect(path: &Path, limits: &Limits) -> Result<PluginReport, SandboxError> {
     // One instance is enough to read manifests, and starts faster than a pool for thousands.
     let limits = Limits { max_live_runs: 1, ..limits.clone() };
-    let sandbox: Sandbox = agent_host_sandbox::Options { limits, code_cache: None, components: None }.build()?;
+    let sandbox: Sandbox = agent_host_sandbox::Options { limits, code_cache: None, compiler: None, components: None }.build()?;
     Ok(sandbox.inspect(path).await)
 }

@@ -17,7 +17,7 @@ const MAX_OPEN_ACTIONS: usize = 10_000;
 /// The readiness of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Readiness {
-    /// True if the host accepts events.
+    /// True if the host accepts events, for every plugin that was there at its start.
     pub ready: bool,
     /// `ok`, or what is wrong with the ledger.
     pub ledger: String,
@@ -68,11 +68,15 @@ impl Cell {
         let plugins = shared.plugins.reports();
         let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
         problems.extend(shared.setup().problems());
+        let settled = shared.plugins.is_settled();
+        if !settled {
+            problems.push("plugins are still being compiled: events for those that serve are accepted".to_owned());
+        }
         if stopping {
             problems.push("the host is shutting down".to_owned());
         }
         Readiness {
-            ready: ledger == "ok" && !stopping,
+            ready: ledger == "ok" && settled && !stopping,
             ledger,
             plugins_ready: count(PluginStatus::Ready),
             plugins_refused: count(PluginStatus::Refused),

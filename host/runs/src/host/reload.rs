@@ -27,6 +27,7 @@ const NEEDS_RESTART: &[&str] = &[
     "harnesses",
     "server",
     "limits.artifact_unreferenced_ms",
+    "limits.compile_memory_bytes",
     "limits.compile_ms",
     "limits.component_bytes",
     "limits.component_runners",
@@ -43,6 +44,7 @@ const NEEDS_RESTART: &[&str] = &[
     "limits.manifest_ms",
     "limits.max_live_runs",
     "limits.min_free_disk_bytes",
+    "limits.plugins_wait_ms",
     "telemetry",
 ];
 

@@ -2,14 +2,33 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use agent_host_ledger::Ledger;
 use agent_host_protocol::time;
 use serde::Deserialize;
 
 use super::cell::Cell;
-use crate::execution::Shared;
+use crate::{execution::Shared, record::HostError};
 
 /// Runs whose journals are removed in one go.
 const PRUNED_AT_ONCE: usize = 256;
+
+/// Interval between two looks at the clock.
+const LOOK: Duration = Duration::from_secs(5);
+/// Time of the host that is ahead of the clock of the machine by less is worth no line.
+const AHEAD_MS: u64 = 1_000;
+
+/// Lets the time go on from what the ledger has recorded, where the clock of the machine was set back meanwhile.
+pub(super) fn set_clock(ledger: &Ledger) -> Result<(), HostError> {
+    let Some(newest) = ledger.newest_at()? else { return Ok(()) };
+    if !time::go_on_from(newest) {
+        tracing::warn!(
+            newest = time::display(newest),
+            now = time::display(time::now()),
+            "the ledger has records of more than a day after now: check the clock of the machine; what waits for a time waits for as much longer"
+        );
+    }
+    Ok(())
+}
 
 /// The component that a run was created for, read from its terms without the rest of them.
 fn component_of(terms: &str) -> Option<String> {
@@ -25,6 +44,31 @@ fn component_of(terms: &str) -> Option<String> {
 }
 
 impl Cell {
+    /// Tells the operator when the clock of the machine was set back, as long as the host lives.
+    pub(crate) fn watch_clock(&self) {
+        let stopping = self.runs.stopping.clone();
+        let mut ticks = tokio::time::interval(LOOK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tokio::spawn(async move {
+            let mut was_ahead = false;
+            loop {
+                tokio::select! {
+                    () = stopping.cancelled() => return,
+                    _ = ticks.tick() => {}
+                }
+                let ahead_ms = time::ahead_ms();
+                let is_ahead = ahead_ms > AHEAD_MS;
+                if is_ahead && !was_ahead {
+                    tracing::warn!(
+                        ahead_ms,
+                        "the clock of the machine was set back: the time of the host goes on more slowly until both agree"
+                    );
+                }
+                was_ahead = is_ahead;
+            }
+        });
+    }
+
     /// Removes from time to time what nothing refers to any more, and what has expired.
     pub(crate) fn keep_clean(&self, shared: &Arc<Shared>) {
         let (cell, shared) = (self.clone(), Arc::clone(shared));

@@ -137,6 +137,7 @@ impl Intake {
 
     /// Accepts an event for one runner, whatever the configuration binds.
     pub(crate) async fn accept_for(&self, binding: BindingConfig, envelope: Envelope) -> Result<AcceptedEvent, HostError> {
+        self.check_admitted(&binding.runner)?;
         let Some(runner) = self.shared.plugins.runner(&binding.runner) else {
             let known = self.shared.runner_ids();
             let hint = if known.is_empty() {
@@ -170,6 +171,14 @@ impl Intake {
         accepted
     }
 
+    /// Refuses an event for a runner that may be among the plugins which are still being admitted.
+    fn check_admitted(&self, runner: &RunnerId) -> Result<(), HostError> {
+        if self.shared.plugins.is_settled() || self.shared.serving(runner).is_some() {
+            return Ok(());
+        }
+        Err(HostError::Unavailable(format!("{runner} is not there yet: plugins are still being compiled; send the event again")))
+    }
+
     /// The steps of accepting an event: admit it, bound it, plan its runs, commit all of it, and begin the runs.
     async fn accept_event(
         &self,
@@ -180,6 +189,7 @@ impl Intake {
     ) -> Result<AcceptedEvent, HostError> {
         self.runs.check_running()?;
         envelope.check().map_err(HostError::Invalid)?;
+        plans.iter().try_for_each(|plan| self.check_admitted(&plan.binding.config.runner))?;
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         // Held until the runs have joined the line: a run that wants an idle conversation sees them before.
         let place = self.reserve_line(conversation.as_ref(), &plans).await?;

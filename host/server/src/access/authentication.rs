@@ -229,8 +229,8 @@ fn distrust(config: &Config, here: IpAddr, peer: Option<IpAddr>, headers: &Heade
     if origins.peek().is_none() && headers.get(SEC_FETCH_SITE).is_some_and(|site| site == "cross-site") {
         return Some("pages of other sites are not let in");
     }
-    if !origins.all(|origin| is_local_origin(origin) || is_allowed_origin(config, origin)) {
-        return Some("pages of other sites are not let in: `[server] cors_origins` names those that are");
+    if !origins.all(|origin| is_own_origin(origin, host.as_ref()) || is_allowed_origin(config, origin)) {
+        return Some("pages of other sites and ports are not let in: `[server] cors_origins` names those that are");
     }
     None
 }
@@ -243,9 +243,12 @@ fn is_here(authority: &Authority) -> bool {
     !authority.as_str().contains('@') && (host.eq_ignore_ascii_case("localhost") || is_loopback)
 }
 
-fn is_local_origin(origin: &HeaderValue) -> bool {
+/// True for pages of this host itself: a program that serves pages at another port of this machine is somebody else.
+fn is_own_origin(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
-    uri.is_some_and(|uri| uri.authority().is_some_and(is_here))
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(80);
+    let own = uri.as_ref().and_then(Uri::authority).zip(host);
+    own.is_some_and(|(origin, host)| is_here(origin) && port(origin) == port(host))
 }
 
 /// True if the configuration allows pages of this origin.
@@ -280,6 +283,9 @@ mod tests {
             assert!(is_in(&[("host", host), ("origin", &format!("http://{host}"))]), "{host}");
         }
         assert!(is_in(&[("host", "localhost"), ("origin", "https://app.example")]));
+        assert!(is_in(&[("host", "localhost:7070"), ("origin", "http://127.0.0.1:7070")]));
+        assert!(!is_in(&[("host", "localhost:7070"), ("origin", "http://localhost:3000")]), "another program of this machine");
+        assert!(!is_in(&[("host", "localhost:7070"), ("origin", "http://localhost")]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Connections: taken up to a number, each bounded in the time that it may take for nothing.
 
 use std::{
+    convert::Infallible,
     io,
     net::SocketAddr,
     pin::pin,
@@ -9,12 +10,13 @@ use std::{
 };
 
 use agent_host_protocol::Limits;
-use axum::{Router, body::Body, http::Request};
-use hyper::{body::Incoming, server::conn::http1};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderValue, Request, header},
 };
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -139,12 +141,23 @@ impl Connections {
             tracing::debug!(%error, "a connection stays without TCP_NODELAY");
         }
         let io = TokioIo::new(PacedStream::new(stream, self.slow_reader));
-        let service = self.router.map_request(move |request: Request<Incoming>| {
+        let router = self.router;
+        let service = service_fn(move |request: Request<Incoming>| {
+            // A request with a length besides is read by this, as it must be, and is the last of its connection: whoever stands in
+            // between may have read it by the length (RFC 9112, section 6.1).
+            let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(Peer(peer));
-            request
+            let answering = router.clone().oneshot(request);
+            async move {
+                let mut response = answering.await?;
+                if is_chunked {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(response)
+            }
         });
-        let mut connection = pin!(self.http.serve_connection(io, TowerToHyperService::new(service)));
+        let mut connection = pin!(self.http.serve_connection(io, service));
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             () = self.closing.cancelled() => {
