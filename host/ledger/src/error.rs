@@ -1,6 +1,9 @@
 //! The errors of opening a ledger and of its operations.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use agent_host_protocol::{
     EventId, RunId, RunStatus,
@@ -28,7 +31,10 @@ pub enum OpenError {
         dir: PathBuf,
     },
     /// The file is there but is not a ledger.
-    #[error("{path} is not a ledger ({reason}): move it away to start with an empty ledger, or restore it from a backup")]
+    #[error(
+        "{path} is not a ledger ({reason}): restore it from a backup, write what its log holds into a new ledger \
+             (`agent-host ledger salvage --to DIR`), or move it away to start with an empty ledger"
+    )]
     NotALedger {
         /// The file.
         path: PathBuf,
@@ -50,9 +56,10 @@ pub enum OpenError {
     },
     /// The log does not continue the store, or is broken before its end.
     #[error(
-        "the write-ahead log {path} cannot be applied: {reason}. Restore a backup, or ledger.redb, ledger-1.wal and \
-         ledger-2.wal together from one copy; to start without the writes that only the log holds, rename ledger-1.wal and ledger-2.wal \
-         to ledger-1.wal.lost and ledger-2.wal.lost"
+        "the write-ahead log {path} cannot be applied: {reason}. Restore a backup, or ledger.redb, ledger-1.wal, \
+         ledger-2.wal and ledger.identity together from one copy; or write all that can be read into a new ledger and see what is \
+         missing: `agent-host ledger salvage --to DIR`; to start without the writes that only the log holds, rename \
+         ledger-1.wal and ledger-2.wal to ledger-1.wal.lost and ledger-2.wal.lost"
     )]
     LogDamaged {
         /// The log.
@@ -60,19 +67,52 @@ pub enum OpenError {
         /// Description of the damage.
         reason: String,
     },
-    /// A log exists without a store: the rest of a ledger, which a new one must not overwrite.
+    /// A batch of the log that may have been acknowledged cannot be read.
     #[error(
-        "there is a write-ahead log ({log}) but no {path}: put ledger.redb back beside it, or move the log away to start with \
-         an empty ledger"
+        "the write-ahead log {path} is damaged at byte {at}: batch {batch} cannot be read, and was written completely before {later} \
+         later batches that can. Restore a backup, or write all that can be read into a new ledger and see what is missing: \
+         `agent-host ledger salvage --to DIR`"
+    )]
+    BatchLost {
+        /// The file of the log.
+        path: PathBuf,
+        /// Byte at which the batch begins.
+        at: u64,
+        /// Number of the batch.
+        batch: u64,
+        /// Number of later batches in the file that can be read.
+        later: u64,
+    },
+    /// A log or an identity exists without a store: the rest of a ledger, which a new one must not overwrite.
+    #[error(
+        "there is {log}, but {path} is missing or empty: put ledger.redb back beside it, restore a backup, or write all that can \
+         be read into a new ledger: `agent-host ledger salvage --to DIR`; to start with an empty ledger, move the \
+         directory away"
     )]
     LogWithoutStore {
-        /// The log.
+        /// The file that is there.
         log: PathBuf,
         /// The store that is missing.
         path: PathBuf,
     },
+    /// The store is a whole one, but not the one that the host has last closed here.
+    #[error(
+        "{path} is not the ledger that the host closed here: {reason}. Put the newer files back, or restore a backup; to go on \
+         with this one as it is, remove {identity}"
+    )]
+    AnotherLedger {
+        /// The store.
+        path: PathBuf,
+        /// The file that says which ledger was here.
+        identity: PathBuf,
+        /// Description of the difference.
+        reason: String,
+    },
     /// The store is damaged.
-    #[error("the ledger in {dir} is damaged: {reason}. Restore it from a backup, or export what can be read with a copy of it")]
+    #[error(
+        "the ledger in {dir} is damaged: {reason}. Restore it from a backup, or write all that can be read into a new \
+             ledger and see what is missing: `agent-host ledger salvage --to DIR`"
+    )]
     Damaged {
         /// The directory of the ledger.
         dir: PathBuf,
@@ -92,6 +132,17 @@ pub enum OpenError {
     /// An operation of the opened ledger failed.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+}
+
+impl OpenError {
+    /// The store does not hold what it should.
+    pub(crate) fn damaged(dir: &Path, error: &LedgerError) -> Self {
+        let reason = match error {
+            LedgerError::Damaged(reason) => reason.to_string(),
+            other => other.to_string(),
+        };
+        Self::Damaged { dir: dir.to_owned(), reason }
+    }
 }
 
 /// The reason why an operation was refused or failed.

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
+    boundary::guard_open,
     digest::{hex, parse_hex},
     error::{LedgerError, OpenError},
     files::{Blob, BlobReader, BlobWriter, Blobs, Disk, DiskNeed, size_of, unreadable},
@@ -139,7 +140,8 @@ impl Options {
     }
 
     pub(crate) fn open_with(self, hooks: Hooks) -> Result<Ledger, OpenError> {
-        Ledger::start(self, hooks)
+        let dir = self.dir.clone();
+        guard_open(&dir, || Ledger::start(self, hooks))
     }
 }
 

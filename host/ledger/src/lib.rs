@@ -26,7 +26,7 @@
 //!
 //! | room | owns |
 //! |---|---|
-//! | `upkeep` | backup, restore, check, compact, export, garbage, pruning, forgetting |
+//! | `upkeep` | backup, restore, salvage, check, compact, export, garbage, pruning, forgetting |
 //! | `read` | what the handle reads: runs, parked runs, pages, values, numbers |
 //! | `handle` | [`Ledger`]: opening, writing, closing |
 //! | `writer` | the writer thread, its queue, what it shares with the handles |
@@ -36,6 +36,7 @@
 //! | `rows` | tables, keys, row formats, changes of rows, rows in memory, the reader of one moment |
 //! | `record` | the public records |
 //! | `files`, `digest` | blobs, and what the disk has left |
+//! | `boundary` | panics of redb, turned into errors |
 //!
 //! # How
 //!
@@ -52,6 +53,7 @@
 //! state, so that the time of opening after a crash depends on the log alone and never on the size of the store.
 
 mod apply;
+mod boundary;
 mod digest;
 mod error;
 #[cfg(test)]
@@ -94,5 +96,6 @@ pub use upkeep::{
     export::{ExportReport, export},
     garbage::CollectionCounts,
     restore::{RestoreReport, restore},
+    salvage::{Missing, SalvageReport, salvage},
 };
 pub use writer::Watch;

@@ -9,7 +9,7 @@ const MIB: usize = 1024 * 1024;
 /// Options of a ledger. The defaults suit a host; tests make the bounds small.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The directory of `ledger.redb`, `ledger.wal` and `blobs`. A missing directory is made with mode 0700.
+    /// The directory of `ledger.redb`, the files of its log, `ledger.identity` and `blobs`. A missing directory is made with mode 0700.
     pub dir: PathBuf,
     /// Memory for pages of the store, in bytes. It should hold the pages of one checkpoint (a few times
     /// `checkpoint_wal_bytes`), else pages are written more than once; the rest makes reading faster.

@@ -9,7 +9,9 @@ use std::{
 };
 
 use agent_host_config::Config;
-use agent_host_ledger::{BackupError, BackupManifest, CheckReport, ExportReport, JournalStats, OpenError, RestoreReport, Stats};
+use agent_host_ledger::{
+    BackupError, BackupManifest, CheckReport, ExportReport, JournalStats, OpenError, RestoreReport, SalvageReport, Stats,
+};
 use agent_host_protocol::time;
 use agent_host_runs::BackupReport;
 use anyhow::Context;
@@ -58,6 +60,18 @@ pub(crate) enum LedgerCommand {
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
+    /// Write all that can be read of a damaged ledger into a new one, and list what is missing; exits with 1 if anything is
+    ///
+    /// The damaged ledger is only read. A backup has everything up to its moment: restore one if it is recent enough. To use the
+    /// new ledger, move the damaged one away and the new one into its place.
+    Salvage {
+        /// Folder of the damaged ledger, instead of the one of the data directory
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
+        /// Folder of the new ledger, which must not exist or be empty
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+    },
 }
 
 /// A backup copies the whole store.
@@ -80,6 +94,7 @@ impl LedgerCommand {
             Self::Compact => compact(dir, output),
             Self::Export { out } => export(dir, out.as_deref(), output),
             Self::Restore { dir: from } => restore(&from, dir, output),
+            Self::Salvage { from, to } => salvage(from.as_deref().unwrap_or(dir), &to, output),
             // Asked for before this.
             Self::Backup { .. } => Ok(ExitCode::FAILURE),
         }
@@ -109,14 +124,15 @@ fn check_text(report: &CheckReport) -> String {
     }
     let mut output = format!("the ledger is damaged: {} findings in {} rows\n", report.findings_count, report.rows);
     if !report.pages_intact {
-        output.push_str("  some pages were not intact; what could be repaired was\n");
+        output.push_str("  the list of free pages was not intact; it was made anew\n");
     }
     output.extend(report.findings.iter().map(|finding| format!("  {finding}\n")));
     let unlisted = report.findings_count.saturating_sub(report.findings.len() as u64);
     if unlisted > 0 {
         output.push_str(&format!("  and {unlisted} more\n"));
     }
-    output.push_str("restore it from a backup, or export what can be read: agent-host ledger export --out FILE\n");
+    output
+        .push_str("restore it from a backup, or write what can be read into a new ledger: agent-host ledger salvage --to DIR\n");
     output
 }
 
@@ -262,13 +278,63 @@ fn restore(from: &Path, dir: &Path, output: Output) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
+fn salvage(from: &Path, to: &Path, output: Output) -> anyhow::Result<ExitCode> {
+    let progress = Progress::percent(output, "salvaging");
+    let report = agent_host_ledger::salvage(from, to, |fraction| progress.fraction(fraction))?;
+    drop(progress);
+    let findings: Vec<_> =
+        report.check.findings.iter().map(|finding| json!({ "table": finding.table, "what": finding.what })).collect();
+    let value = json!({
+        "from": from.display().to_string(),
+        "to": to.display().to_string(),
+        "complete": report.is_complete(),
+        "rows": report.rows,
+        "batches": report.batches,
+        "blobs": report.blobs,
+        "blob_bytes": report.blob_bytes,
+        "missing": report.missing,
+        "missing_count": report.missing_count,
+        "sound": report.check.is_ok(),
+        "findings": findings,
+        "findings_count": report.check.findings_count,
+    });
+    output.result(&value, || salvage_text(from, to, &report))?;
+    Ok(if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn salvage_text(from: &Path, to: &Path, report: &SalvageReport) -> String {
+    let SalvageReport { rows, batches, blobs, missing, missing_count, check, .. } = report;
+    let what = if report.is_complete() { "all" } else { "what can be read" };
+    let mut output = format!(
+        "{} has {what} of {}: {rows} rows, {batches} batches of the log, {blobs} files of content\n",
+        to.display(),
+        from.display()
+    );
+    let mut list = |title: &str, lines: Vec<String>, count: u64| {
+        if count == 0 {
+            return;
+        }
+        output.push_str(title);
+        let unlisted = count.saturating_sub(lines.len() as u64);
+        output.extend(lines.into_iter().map(|line| format!("  {line}\n")));
+        if unlisted > 0 {
+            output.push_str(&format!("  and {unlisted} more\n"));
+        }
+    };
+    list("missing:\n", missing.iter().map(ToString::to_string).collect(), *missing_count);
+    let findings = check.findings.iter().map(ToString::to_string).collect();
+    list("rows that refer to what is missing:\n", findings, check.findings_count);
+    output.push_str("to use it, move the damaged ledger away and this one into its place\n");
+    output
+}
+
 fn export_text(report: &ExportReport) -> String {
     format!("{} lines, {}", report.lines, text::bytes(report.bytes))
 }
 
 #[cfg(test)]
 mod tests {
-    use agent_host_ledger::Finding;
+    use agent_host_ledger::{Finding, Missing};
 
     use super::*;
 
@@ -288,7 +354,38 @@ mod tests {
         the ledger is damaged: 5 findings in 12 rows
           runs: 3 comes where 2 should
           and 4 more
-        restore it from a backup, or export what can be read: agent-host ledger export --out FILE
+        restore it from a backup, or write what can be read into a new ledger: agent-host ledger salvage --to DIR
+        ");
+    }
+
+    #[test]
+    fn a_salvage_lists_what_is_missing() {
+        let mut report = SalvageReport {
+            rows: 12,
+            batches: 3,
+            blobs: 1,
+            blob_bytes: 7,
+            missing: Vec::new(),
+            missing_count: 0,
+            check: CheckReport { rows: 12, pages_intact: true, ..CheckReport::default() },
+        };
+        let (from, to) = (Path::new("old"), Path::new("new"));
+        insta::assert_snapshot!(salvage_text(from, to, &report), @r"
+        new has all of old: 12 rows, 3 batches of the log, 1 files of content
+        to use it, move the damaged ledger away and this one into its place
+        ");
+        report.missing = vec![Missing { kind: "batch", name: "7".to_owned(), reason: "it cannot be read".to_owned() }];
+        report.missing_count = 4;
+        report.check.findings = vec![Finding { table: "runs", what: "3 comes where 2 should".to_owned() }];
+        report.check.findings_count = 1;
+        insta::assert_snapshot!(salvage_text(from, to, &report), @r"
+        new has what can be read of old: 12 rows, 3 batches of the log, 1 files of content
+        missing:
+          batch 7: it cannot be read
+          and 3 more
+        rows that refer to what is missing:
+          runs: 3 comes where 2 should
+        to use it, move the damaged ledger away and this one into its place
         ");
     }
 }

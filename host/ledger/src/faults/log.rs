@@ -99,6 +99,36 @@ async fn a_write_refused_by_a_failed_sync_is_absent_after_a_crash() {
     assert_eq!(reopened.active_runs().unwrap(), [kept]);
 }
 
+/// Whatever a disk leaves of a refused batch, and of its removal, is not taken for damage to an acknowledged one.
+#[tokio::test]
+async fn a_refused_batch_is_no_damage_after_a_crash() {
+    for fault in [Fault::Write, Fault::Torn, Fault::Sync] {
+        // The header, the payload, the removal.
+        for after in 0..4 {
+            let dir = tempfile::tempdir().unwrap();
+            let (ledger, switches) = open(dir.path(), Duration::from_secs(3600));
+            let mut kept = vec![new_run(&ledger).await.unwrap(), new_run(&ledger).await.unwrap()];
+            let reopened = |what: &str| {
+                let copy = tempfile::tempdir().unwrap();
+                crash(dir.path(), copy.path());
+                let checked = check(copy.path(), |_| ());
+                assert!(checked.as_ref().is_ok_and(crate::CheckReport::is_ok), "{fault:?} after {after}, {what}: {checked:?}");
+                Options::new(copy.path()).open().unwrap().active_runs().unwrap()
+            };
+            switches.log.set_after(after, fault);
+            let refused = new_run(&ledger).await;
+            let found = reopened("refused");
+            // A batch whose answer is an error may be there where its removal failed, too.
+            assert!(found.starts_with(&kept) && found.len() <= kept.len() + 1, "{fault:?} after {after}");
+            kept.extend(refused.ok());
+            switches.log.set(Fault::None);
+            kept.push(new_run(&ledger).await.unwrap());
+            kept.push(new_run(&ledger).await.unwrap());
+            assert_eq!(reopened("later"), kept, "{fault:?} after {after}");
+        }
+    }
+}
+
 /// A park, a journal and a fork that were refused are gone from memory and from the store, and can be made again.
 #[tokio::test]
 async fn a_refused_batch_neither_parks_nor_forks() {

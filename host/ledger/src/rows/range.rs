@@ -2,9 +2,10 @@
 
 use std::{cmp::Ordering, ops::Bound};
 
-use redb::{AccessGuard, ReadOnlyTable};
+use redb::{AccessGuard, ReadOnlyTable, StorageError};
 
 use crate::{
+    boundary::guarded,
     error::LedgerError,
     rows::{
         layer::Row,
@@ -14,7 +15,20 @@ use crate::{
 
 type Bytes = &'static [u8];
 pub(super) type BaseRows = ReadOnlyTable<Bytes, Bytes>;
-type BaseRow = Result<(AccessGuard<'static, Bytes>, AccessGuard<'static, Bytes>), redb::StorageError>;
+type Stored = AccessGuard<'static, Bytes>;
+type BaseRow = Result<(Stored, Stored), LedgerError>;
+type BaseIter = redb::Range<'static, Bytes, Bytes>;
+
+/// The row of a key. A damaged file is an error, where redb would panic.
+pub(super) fn base_row(base: &BaseRows, key: &[u8]) -> Result<Option<Stored>, LedgerError> {
+    let row = guarded(|| base.get(key).inspect(|row| touch(row.as_ref())));
+    Ok(row.map_err(LedgerError::damaged)??)
+}
+
+/// Finds the bytes of a key or value, which redb does where they are first used.
+fn touch(stored: Option<&Stored>) {
+    let _ = stored.map(|stored| stored.value().len());
+}
 
 /// A key or a value that was read.
 pub(crate) enum Cell {
@@ -43,19 +57,41 @@ pub(super) fn is_empty<T: Ord>(bounds: &(Bound<T>, Bound<T>)) -> bool {
 }
 
 /// Rows of redb, from both ends; none where the bounds hold no key.
-struct BaseRange(Option<redb::Range<'static, Bytes, Bytes>>);
+struct BaseRange(Option<BaseIter>);
+
+impl BaseRange {
+    /// After a panic of redb the range has no more rows.
+    fn step(&mut self, step: impl FnOnce(&mut BaseIter) -> Option<Result<(Stored, Stored), StorageError>>) -> Option<BaseRow> {
+        let rows = self.0.as_mut()?;
+        let row = guarded(|| {
+            step(rows).inspect(|row| {
+                if let Ok((key, value)) = row {
+                    touch(Some(key));
+                    touch(Some(value));
+                }
+            })
+        });
+        match row {
+            Ok(row) => row.map(|row| row.map_err(LedgerError::from)),
+            Err(reason) => {
+                self.0 = None;
+                Some(Err(LedgerError::damaged(reason)))
+            }
+        }
+    }
+}
 
 impl Iterator for BaseRange {
     type Item = BaseRow;
 
     fn next(&mut self) -> Option<BaseRow> {
-        self.0.as_mut()?.next()
+        self.step(Iterator::next)
     }
 }
 
 impl DoubleEndedIterator for BaseRange {
     fn next_back(&mut self) -> Option<BaseRow> {
-        self.0.as_mut()?.next_back()
+        self.step(DoubleEndedIterator::next_back)
     }
 }
 
@@ -136,7 +172,8 @@ impl Range {
                 base: Ends::new(BaseRange(None)),
             });
         }
-        let base = base.map(|base| base.range::<&[u8]>(bounds)).transpose()?;
+        let base =
+            base.map(|base| guarded(|| base.range::<&[u8]>(bounds)).map_err(LedgerError::damaged)).transpose()?.transpose()?;
         let layer = |rows: &RowSet| Ends::new(rows.range(bounds));
         Ok(Self { fresh: layer(fresh), frozen: layer(frozen), base: Ends::new(BaseRange(base)) })
     }
@@ -172,8 +209,7 @@ impl Range {
             if order != Ordering::Less {
                 let base = self.base.take(side);
                 if order == Ordering::Greater {
-                    let row = base?.map(|(key, value)| (Cell::Base(key), Cell::Base(value)));
-                    return Some(row.map_err(LedgerError::from));
+                    return Some(base?.map(|(key, value)| (Cell::Base(key), Cell::Base(value))));
                 }
             }
             let row = changed?;

@@ -11,14 +11,15 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
+use redb::{ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 
 use crate::{
+    boundary::guarded,
     error::LedgerError,
     rows::{
         Table, derive, derived,
         layer::{Layer, Row},
-        range::{BaseRows, Cell, Range},
+        range::{BaseRows, Cell, Range, base_row},
         row_set::RowSet,
     },
 };
@@ -44,7 +45,7 @@ pub(crate) struct Base {
 impl Base {
     pub(crate) fn new(database: &impl ReadableDatabase) -> Result<Self, LedgerError> {
         let tables = Table::ALL.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { transaction: database.begin_read()?, tables })
+        Ok(Self { transaction: guarded(|| database.begin_read()).map_err(LedgerError::damaged)??, tables })
     }
 
     fn table(&self, table: Table) -> Result<&Arc<BaseRows>, LedgerError> {
@@ -54,7 +55,7 @@ impl Base {
         if let Some(rows) = place.get() {
             return Ok(rows);
         }
-        let rows = Arc::new(self.transaction.open_table(table.definition())?);
+        let rows = Arc::new(guarded(|| self.transaction.open_table(table.definition())).map_err(LedgerError::damaged)??);
         Ok(place.get_or_init(|| rows))
     }
 }
@@ -70,7 +71,7 @@ pub(crate) struct View {
 
 impl View {
     /// The rows of redb, with none in memory.
-    pub(crate) fn of(database: &Database) -> Result<Self, LedgerError> {
+    pub(crate) fn of(database: &impl ReadableDatabase) -> Result<Self, LedgerError> {
         Ok(Self { base: Arc::new(Base::new(database)?), frozen: None, fresh: Layer::default() })
     }
 
@@ -91,7 +92,7 @@ impl View {
         count_lookup();
         match self.changed(table, key) {
             Some(row) => row.value().map(read).transpose(),
-            None => self.base.table(table)?.get(key)?.map(|guard| read(guard.value())).transpose(),
+            None => base_row(self.base.table(table)?, key)?.map(|guard| read(guard.value())).transpose(),
         }
     }
 
@@ -189,7 +190,7 @@ impl StoredRows {
         match self.fresh.get(key).or_else(|| self.frozen.get(key)) {
             Some(row) => Ok(row.value().is_some().then(|| Cell::Value(row.clone()))),
             None => match &self.base {
-                Some(base) => Ok(base.get(key)?.map(Cell::Base)),
+                Some(base) => Ok(base_row(base, key)?.map(Cell::Base)),
                 None => Ok(None),
             },
         }
@@ -215,13 +216,14 @@ impl StoredRows {
     /// The number of rows, and the bytes of their keys and values. Costs one look into redb for each row in memory.
     pub(crate) fn size(&self) -> Result<Size, LedgerError> {
         let mut size = match &self.base {
-            Some(base) => Size { rows: base.len()?, bytes: base.stats()?.stored_bytes() },
+            Some(base) => guarded(|| Ok::<_, LedgerError>(Size { rows: base.len()?, bytes: base.stats()?.stored_bytes() }))
+                .map_err(LedgerError::damaged)??,
             None => Size { rows: 0, bytes: 0 },
         };
         let older = self.frozen.iter().filter(|row| self.fresh.get(row.key()).is_none());
         for row in self.fresh.iter().chain(older) {
             let bytes = |value: &[u8]| (row.key().len() + value.len()) as u64;
-            if let Some(before) = self.base.as_ref().map(|base| base.get(row.key())).transpose()?.flatten() {
+            if let Some(before) = self.base.as_ref().map(|base| base_row(base, row.key())).transpose()?.flatten() {
                 size.rows = size.rows.saturating_sub(1);
                 size.bytes = size.bytes.saturating_sub(bytes(before.value()));
             }
@@ -246,7 +248,7 @@ mod tests {
     use std::{collections::BTreeMap, ops::Bound};
 
     use proptest::prelude::*;
-    use redb::backends::InMemoryBackend;
+    use redb::{Database, backends::InMemoryBackend};
 
     use super::*;
     use crate::rows::{Rows, range::is_empty};

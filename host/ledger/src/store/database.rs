@@ -4,13 +4,13 @@ use std::{
     fs::{self, File},
     hash::{BuildHasher, RandomState},
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
 };
 
 use redb::{Database, DatabaseError, ReadableDatabase, TableError, TableHandle};
 
 use crate::{
+    boundary::guarded,
     error::{LedgerError, OpenError},
     rows::{FORMAT, Table, meta, number, read_number},
     store::{Hooks, OpenStore},
@@ -36,9 +36,7 @@ pub(crate) fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(
 
 pub(crate) fn open_database(dir: &Path, path: &Path, cache_bytes: usize, hooks: &Hooks) -> Result<Database, OpenError> {
     let not_a_ledger = |reason: String| OpenError::NotALedger { path: path.to_owned(), reason };
-    // redb asserts rather than reports some kinds of damage.
-    let opened = catch_unwind(AssertUnwindSafe(|| open_redb(path, cache_bytes, hooks.store.as_ref())));
-    let Ok(opened) = opened else { return Err(not_a_ledger("its pages contradict each other".to_owned())) };
+    let opened = guarded(|| open_redb(path, cache_bytes, hooks.store.as_ref())).map_err(not_a_ledger)?;
     opened.map_err(|error| match error {
         DatabaseError::DatabaseAlreadyOpen => OpenError::AlreadyOpen { dir: dir.to_owned() },
         DatabaseError::Storage(redb::StorageError::Io(source))
@@ -126,7 +124,7 @@ pub(crate) fn create(dir: &Path, database: &Database) -> Result<Meta, OpenError>
         transaction.commit()?;
         Ok(Meta { format: FORMAT, seed, applied: 0, has_log: false })
     };
-    create().map_err(|error| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() })
+    create().map_err(|error| OpenError::damaged(dir, &error))
 }
 
 /// Makes the names of new files durable.

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use memchr::memmem;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -17,11 +18,14 @@ use crate::{
     store::{io_error, sync_directory},
 };
 
-const MAGIC: u32 = u32::from_be_bytes(*b"AHL1");
+const MAGIC_BYTES: [u8; 4] = *b"AHL1";
+const MAGIC: u32 = u32::from_be_bytes(MAGIC_BYTES);
 /// Bytes before the payload.
 const HEADER: u64 = 24;
+/// Bytes of payloads that the search for later frames compares with their checksums: seconds of work.
+const SEARCH_BYTES: u64 = 16 << 30;
 
-pub(super) fn legacy_path(dir: &Path) -> PathBuf {
+pub(crate) fn legacy_path(dir: &Path) -> PathBuf {
     dir.join("ledger.wal")
 }
 
@@ -72,14 +76,13 @@ impl LegacyLog {
     /// Hands every payload that follows batch `applied` to `each`, oldest first; gives the number of the last batch.
     ///
     /// The first frame that is torn, stale or out of order ends the log. If a frame cannot be read but a later one can, an
-    /// acknowledged batch has been damaged, which is an error.
+    /// acknowledged batch has been damaged, which is an error: a batch was written only after the one before was durable.
     pub(super) fn recover(&self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError> {
         let (mut last, mut expected, mut offset) = (applied, None, 0);
         let mut payload = Vec::new();
         while let Some(header) = self.header(offset)? {
             let in_order = expected.is_none_or(|expected| header.batch == expected);
             if !in_order || !self.payload(offset, &header, &mut payload)? {
-                self.check_for_a_hole(offset, &header, expected.unwrap_or(applied + 1))?;
                 break;
             }
             if expected.is_none() && header.batch > applied + 1 {
@@ -94,7 +97,22 @@ impl LegacyLog {
             expected = Some(header.batch + 1);
             offset += HEADER + u64::from(header.len);
         }
+        let known = expected.map_or(applied, |expected| last.max(expected - 1));
+        let later = self.later(offset, known)?;
+        if later > 0 {
+            return Err(OpenError::BatchLost { path: self.path.clone(), at: offset, batch: known + 1, later });
+        }
         Ok(last)
+    }
+
+    /// Number of the frames from `offset` on that are of later batches than `known` and can be read.
+    fn later(&self, offset: u64, known: u64) -> Result<u64, OpenError> {
+        let mut bytes = vec![0; usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX)];
+        self.read_at(&mut bytes, offset)?;
+        let mut found = 0;
+        each_frame(self.seed, &bytes, &|batch| batch > known && batch <= known.saturating_add(self.len), &mut |_, _| found += 1)
+            .map_err(|TooMuch| self.damaged(TooMuch.to_string()))?;
+        Ok(found)
     }
 
     fn damaged(&self, reason: String) -> OpenError {
@@ -121,20 +139,54 @@ impl LegacyLog {
         Ok(checksum(self.seed, header.batch, payload) == header.checksum)
     }
 
-    fn check_for_a_hole(&self, offset: u64, broken: &Header, expected: u64) -> Result<(), OpenError> {
-        let after = offset + HEADER + u64::from(broken.len);
-        let Some(header) = self.header(after)?.filter(|header| header.batch == expected + 1) else { return Ok(()) };
-        if !self.payload(after, &header, &mut Vec::new())? {
-            return Ok(());
-        }
-        Err(self.damaged(format!("batch {expected} at byte {offset} cannot be read, but batch {} after it can", header.batch)))
-    }
-
     /// Removes the file. Redb must have its batches durably, in a format that needs it no more.
     pub(super) fn remove(self, dir: &Path) -> Result<(), OpenError> {
         fs::remove_file(&self.path).map_err(io_error("remove", &self.path))?;
         sync_directory(dir).map_err(io_error("sync", dir))
     }
+}
+
+/// The bytes hold more that looks like a batch than can be compared.
+#[derive(Debug)]
+struct TooMuch;
+
+impl std::fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it has too much that looks like a batch and is none")
+    }
+}
+
+/// Finds the frames of the batches that are wanted.
+fn each_frame(seed: u64, bytes: &[u8], is_wanted: &dyn Fn(u64) -> bool, each: &mut dyn FnMut(u64, &[u8])) -> Result<(), TooMuch> {
+    let (mut from, mut left) = (0, SEARCH_BYTES);
+    let magic = memmem::Finder::new(&MAGIC_BYTES);
+    while let Some(at) = bytes.get(from..).and_then(|rest| magic.find(rest)) {
+        from += at;
+        let header = bytes.get(from..).and_then(|rest| rest.first_chunk()).and_then(|header| Header::read(*header));
+        let frame = header.filter(|header| is_wanted(header.batch)).and_then(|header| {
+            let start = from + HEADER as usize;
+            let payload = bytes.get(start..start.checked_add(usize::try_from(header.len).ok()?)?)?;
+            Some((header, payload))
+        });
+        from += 1;
+        let Some((header, payload)) = frame else { continue };
+        // Headers of this format have no checksum, so a guest can write what looks like one before many bytes.
+        left = left.checked_sub(payload.len() as u64).ok_or(TooMuch)?;
+        if checksum(seed, header.batch, payload) == header.checksum {
+            each(header.batch, payload);
+            from += HEADER as usize + payload.len() - 1;
+        }
+    }
+    Ok(())
+}
+
+/// Every batch that the bytes of a log hold whole, in the order in which they stand there.
+///
+/// # Errors
+/// [`OpenError::LogDamaged`] where the search would take hours.
+pub(crate) fn readable_batches(seed: u64, path: &Path, bytes: &[u8], each: &mut dyn FnMut(u64, &[u8])) -> Result<(), OpenError> {
+    each_frame(seed, bytes, &|_| true, each)
+        .map_err(|TooMuch| OpenError::LogDamaged { path: path.to_owned(), reason: TooMuch.to_string() })
 }
 
 #[cfg(test)]
@@ -181,12 +233,37 @@ pub(super) mod tests {
         assert_eq!(recovered(&stale, 3).unwrap(), [b"again"]);
     }
 
+    /// One damaged byte in a header dropped all later batches.
+    #[test]
+    fn a_damaged_byte_before_the_last_frame_is_refused() {
+        let whole = legacy_frames(SEED, 1, &[b"first", b"second", b"", b"fourth"]);
+        let starts = [0, 29, 59, 83, whole.len()];
+        for at in 0..starts[3] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x11;
+            let frame = starts.iter().rposition(|start| at >= *start).unwrap();
+            let error = recovered(&damaged, 0).unwrap_err();
+            let OpenError::BatchLost { at: place, batch, later, .. } = error else { panic!("damaged at {at}: {error}") };
+            assert_eq!((place, batch, later), (starts[frame] as u64, frame as u64 + 1, 3 - frame as u64), "damaged at {at}");
+            // What redb has is not missed.
+            assert_eq!(recovered(&damaged, 4).unwrap(), Vec::<Vec<u8>>::new());
+        }
+    }
+
+    #[test]
+    fn stale_frames_behind_the_end_are_no_damage() {
+        let mut stale = legacy_frames(SEED, 7, &[b"new", b"newer"]);
+        stale.extend_from_slice(&[0x41; 7]);
+        stale.extend(legacy_frames(SEED, 3, &[b"old", b"older"]));
+        assert_eq!(recovered(&stale, 6).unwrap(), [b"new".to_vec(), b"newer".to_vec()]);
+    }
+
     #[test]
     fn damage_and_gaps_are_refused() {
         let whole = legacy_frames(SEED, 1, &[b"first", b"second", b"third"]);
         let mut damaged = whole.clone();
         damaged[24 + 5 + 24] ^= 1;
-        assert!(recovered(&damaged, 0).unwrap_err().to_string().contains("batch 2"));
+        assert!(recovered(&damaged, 0).unwrap_err().to_string().contains("batch 2 "));
         assert!(recovered(&legacy_frames(SEED, 3, &[b"third"]), 1).is_err());
         assert!(recovered(&legacy_frames(SEED + 1, 1, &[b"first"]), 0).unwrap().is_empty());
         assert!(LegacyLog::open(tempfile::tempdir().unwrap().path(), SEED).unwrap().is_none());

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +13,7 @@ use crate::{
     options::Options,
     rows::{Layer, MalformedRow, Reader, Rows, View, Views},
     store::{
-        Hooks, OpenedStore, io_error,
+        Hooks, Identity, OpenedStore, io_error,
         log::Log,
         merge::{Job, MergeEvents, MergeState, Merger, Place},
     },
@@ -23,6 +23,8 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct Store {
+    dir: PathBuf,
+    seed: u64,
     log: Box<dyn Log>,
     views: Arc<Views>,
     merger: Merger,
@@ -59,11 +61,17 @@ impl Store {
         hooks: Hooks,
     ) -> Result<Self, OpenError> {
         let log = opened.log(&options.dir, room(options), &hooks)?;
+        let seed = opened.seed;
+        let dir: &Path = &options.dir;
+        if Identity::read(dir).map_err(io_error("read", dir))?.is_none() {
+            Identity { seed, last: opened.last }.write(dir).map_err(io_error("write the identity of", dir))?;
+        }
         let place =
             Place { dir: options.dir.clone(), cache_bytes: options.cache_bytes, views: Arc::clone(&views), events, hooks };
-        let dir: &Path = &options.dir;
         let merger = Merger::start(opened.database, place).map_err(io_error("start a thread for", dir))?;
         Ok(Self {
+            dir: options.dir.clone(),
+            seed,
             log: Box::new(log),
             views,
             merger,
@@ -158,7 +166,16 @@ impl Store {
         // Reads that are under way fail.
         self.views.close();
         match database {
-            Some(database) => result.and(database.close().map_err(LedgerError::unavailable)),
+            Some(database) => {
+                let identity = Identity { seed: self.seed, last: self.log.last() };
+                // Before another process can open redb.
+                if result.is_ok()
+                    && let Err(error) = identity.write(&self.dir)
+                {
+                    tracing::warn!(%error, "ledger.identity could not be written: an older copy of the ledger would not be noticed");
+                }
+                result.and(database.close().map_err(LedgerError::unavailable))
+            }
             None => result.and(Err(LedgerError::unavailable(format!("redb cannot be used; {left}")))),
         }
     }

@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use redb::{Database, ReadOnlyDatabase, ReadableTable, WriteTransaction};
 
 use crate::{
+    boundary::guarded,
     error::LedgerError,
     files::free_in,
     rows::{
@@ -138,6 +139,17 @@ impl Merger {
         self.desk.1.notify_all();
         // A panic of the thread was reported by itself.
         self.thread.take().and_then(|thread| thread.join().ok()).flatten()
+    }
+}
+
+/// An opening that fails after the start of the thread gives redb back.
+impl Drop for Merger {
+    fn drop(&mut self) {
+        self.desk.0.lock().closing = true;
+        self.desk.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
     }
 }
 
@@ -299,7 +311,11 @@ fn reason(error: &LedgerError) -> Arc<str> {
 }
 
 /// Puts the rows of a layer into redb, durably.
-pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(), LedgerError> {
+pub(crate) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(), LedgerError> {
+    guarded(|| merge_rows(database, layer, last)).unwrap_or_else(|reason| Err(LedgerError::damaged(reason)))
+}
+
+fn merge_rows(database: &Database, layer: &Layer, last: u64) -> Result<(), LedgerError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
     for table in Table::ALL {

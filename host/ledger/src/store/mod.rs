@@ -1,6 +1,7 @@
 //! The store: redb, the write-ahead log, and how the one catches up with the other.
 
 mod database;
+mod identity;
 mod legacy;
 mod live;
 mod log;
@@ -9,11 +10,13 @@ mod open;
 mod upgrade;
 
 pub(crate) use database::{create, database_path, io_error, open_database, sync_directory};
+pub(crate) use identity::{Identity, identity_path};
+pub(crate) use legacy::{legacy_path, readable_batches as legacy_batches};
 pub(crate) use live::{Store, WriteError};
 #[cfg(test)]
 pub(crate) use log::LogFile;
-pub(crate) use log::{PARTS, WrapLog, part_path};
-pub(crate) use merge::MergeEvents;
+pub(crate) use log::{PARTS, WrapLog, part_path, readable_batches};
+pub(crate) use merge::{MergeEvents, merge};
 pub(crate) use open::{MissingLedger, OpenedStore, open};
 
 /// Files that tests put in place of the real ones.

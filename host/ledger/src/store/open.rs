@@ -3,14 +3,17 @@
 //! | there is | and then |
 //! |---|---|
 //! | nothing | a new ledger, where one may be made |
-//! | a log without redb | refused: the log is all that is left of a ledger |
+//! | a log or an identity without redb, or beside an empty one | refused: that is what is left of a ledger |
+//! | an empty redb | refused: a new ledger is made where there is no file |
 //! | redb that has a log, and its files | the batches that redb does not have are merged |
 //! | redb that has a log, and a file is missing | refused, unless the operator has given the log up |
+//! | redb that ends before the last clean stop, or of another ledger | refused: an older or a foreign copy |
 //! | redb without a log, such as a backup | the host makes the files |
 //! | redb of an older format | its log is merged, then the format is raised |
 
 use std::{
     fs::{self, DirBuilder},
+    io,
     os::unix::fs::DirBuilderExt,
     path::Path,
     sync::Arc,
@@ -19,11 +22,13 @@ use std::{
 use redb::Database;
 
 use crate::{
+    boundary::guard_open,
     error::{LedgerError, OpenError},
     rows::{FORMAT, Layer, Reader, View},
     store::{
-        Hooks, PARTS,
+        Hooks, Identity, PARTS,
         database::{Meta, create, create_file, database_path, io_error, open_database, read_meta, set_has_log, sync_directory},
+        identity_path,
         legacy::{LegacyLog, legacy_path},
         log::{FileLog, Log},
         merge::merge,
@@ -78,27 +83,45 @@ impl OpenedStore {
 /// Opens the files and brings redb up to the end of the log.
 pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, hooks: &Hooks) -> Result<OpenedStore, OpenError> {
     let path = database_path(dir);
-    if !path.exists() {
-        if missing == MissingLedger::Refuse {
-            return Err(OpenError::NoLedger { dir: dir.to_owned() });
+    match fs::metadata(&path) {
+        Ok(metadata) if metadata.len() == 0 => {
+            nothing_beside(dir, &path)?;
+            return Err(OpenError::NotALedger { path, reason: "it is empty".to_owned() });
         }
-        let logs = PARTS.iter().map(|part| part_path(dir, *part)).chain([legacy_path(dir)]);
-        if let Some(log) = logs.into_iter().find(|log| log.exists()) {
-            return Err(OpenError::LogWithoutStore { log, path });
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Another process may have made the ledger meanwhile.
+            nothing_beside(dir, &path).or_else(|error| if path.exists() { Ok(()) } else { Err(error) })?;
+            if missing == MissingLedger::Refuse {
+                return Err(OpenError::NoLedger { dir: dir.to_owned() });
+            }
+            DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))?;
+            create_file(dir, &path, cache_bytes)?;
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))?;
-        create_file(dir, &path, cache_bytes)?;
+        Err(error) => return Err(io_error("look at", &path)(error)),
     }
-    let database = open_database(dir, &path, cache_bytes, hooks)?;
-    let mut meta = match read_meta(dir, &path, &database)? {
+    guard_open(dir, || open_existing(dir, &path, cache_bytes, hooks))
+}
+
+/// Opens the files that are there.
+fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, hooks: &Hooks) -> Result<OpenedStore, OpenError> {
+    let database = open_database(dir, path, cache_bytes, hooks)?;
+    let mut meta = match read_meta(dir, path, &database)? {
         Some(meta) => meta,
-        None => create(dir, &database)?,
+        None => {
+            nothing_beside(dir, path)?;
+            create(dir, &database)?
+        }
     };
-    let damaged = |error: LedgerError| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
+    let identity = Identity::read(dir).map_err(io_error("read", &identity_path(dir)))?;
+    if identity.is_some_and(|identity| identity.seed != meta.seed) {
+        return Err(not_this_ledger(dir, "it is another ledger than the one that was here".to_owned()));
+    }
+    let at_least = identity.map_or(0, |identity| identity.last);
     let legacy = LegacyLog::open(dir, meta.seed)?;
     if meta.format < TWO_PART_LOG {
         if let Some(log) = &legacy {
-            meta.applied = take_over(dir, &database, meta.applied, |applied, each| log.recover(applied, each))?;
+            meta.applied = take_over(dir, &database, meta.applied, at_least, |applied, each| log.recover(applied, each))?;
         }
         meta.has_log = false;
     }
@@ -106,16 +129,39 @@ pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, hooks
     if meta.has_log {
         give_up(dir, &meta)?;
         let mut log = FileLog::open(dir, meta.seed, hooks.log.clone())?;
-        opened.last = take_over(dir, &opened.database, meta.applied, |applied, each| log.recover(applied, each))?;
+        opened.last = take_over(dir, &opened.database, meta.applied, at_least, |applied, each| log.recover(applied, each))?;
         opened.log = Some(log);
     } else {
         no_foreign_log(dir, &opened)?;
     }
+    not_older(dir, opened.last, at_least)?;
     if meta.format < FORMAT {
-        upgrade(&opened.database, meta.format).map_err(damaged)?;
+        upgrade(&opened.database, meta.format).map_err(|error| OpenError::damaged(dir, &error))?;
     }
     remove_legacy(dir, legacy, opened.last)?;
     Ok(opened)
+}
+
+/// Fails where the ledger ends before the last batch of the last clean stop.
+fn not_older(dir: &Path, last: u64, at_least: u64) -> Result<(), OpenError> {
+    if last >= at_least {
+        return Ok(());
+    }
+    let reason = format!("with its log it ends with batch {last}, and had batch {at_least} when the host last stopped");
+    Err(not_this_ledger(dir, reason))
+}
+
+fn not_this_ledger(dir: &Path, reason: String) -> OpenError {
+    OpenError::AnotherLedger { path: database_path(dir), identity: identity_path(dir), reason }
+}
+
+/// Fails where something of a ledger stands beside a store that is missing or empty.
+fn nothing_beside(dir: &Path, path: &Path) -> Result<(), OpenError> {
+    let logs = PARTS.iter().map(|part| part_path(dir, *part));
+    match logs.chain([legacy_path(dir), identity_path(dir)]).find(|file| file.exists()) {
+        Some(log) => Err(OpenError::LogWithoutStore { log, path: path.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// Merges what a log has and redb does not; gives the number of the last batch.
@@ -123,15 +169,18 @@ fn take_over(
     dir: &Path,
     database: &Database,
     applied: u64,
+    at_least: u64,
     recover: impl FnOnce(u64, &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError>,
 ) -> Result<u64, OpenError> {
-    let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     let mut layer = Layer::default();
     let last = recover(applied, &mut |payload| {
-        layer.apply(payload).map_err(|_| damaged(&"a batch holds something that is not a change"))
+        layer
+            .apply(payload)
+            .map_err(|_| OpenError::damaged(dir, &LedgerError::damaged("a batch holds something that is not a change")))
     })?;
+    not_older(dir, last, at_least)?;
     if last > applied {
-        merge(database, &layer, last).map_err(|error| damaged(&error))?;
+        merge(database, &layer, last).map_err(|error| OpenError::damaged(dir, &error))?;
         tracing::info!(batches = last - applied, "the ledger took over what only its log held");
     }
     Ok(last)
@@ -183,6 +232,7 @@ mod tests {
     use crate::{
         EntryWrite, Ledger, Options, check,
         rows::{Rows, Table, meta, number, read_number},
+        salvage,
         store::legacy::tests::legacy_frames,
     };
 
@@ -236,6 +286,62 @@ mod tests {
             assert!(matches!(error, OpenError::LogWithoutStore { .. }) && error.to_string().contains(log), "{error}");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         }
+    }
+
+    #[test]
+    fn an_empty_or_missing_store_beside_what_is_left_of_a_ledger_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        put(&options(dir.path()).open().unwrap(), "a/a");
+        for part in PARTS {
+            fs::rename(part_path(dir.path(), part), dir.path().join(format!("{part}.away"))).unwrap();
+        }
+        for left in ["ledger-1.wal", "ledger-2.wal", "ledger.identity"] {
+            let copy = tempfile::tempdir().unwrap();
+            fs::write(copy.path().join(left), b"x").unwrap();
+            for empty in [false, true] {
+                if empty {
+                    fs::write(database_path(copy.path()), b"").unwrap();
+                }
+                refused(copy.path(), &[left, "missing or empty", "salvage"]);
+            }
+            assert_eq!(fs::read_dir(copy.path()).unwrap().count(), 2);
+            assert_eq!(fs::read(copy.path().join(left)).unwrap(), b"x");
+        }
+        let copy = tempfile::tempdir().unwrap();
+        fs::write(database_path(copy.path()), b"").unwrap();
+        refused(copy.path(), &["is empty", "backup"]);
+        assert_eq!(fs::metadata(database_path(copy.path())).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn an_older_and_a_foreign_copy_of_the_files_are_refused() {
+        let (dir, older, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let files = ["ledger.redb", "ledger-1.wal", "ledger-2.wal"];
+        let copy =
+            |from: &Path, to: &Path| files.iter().for_each(|file| assert!(fs::copy(from.join(file), to.join(file)).is_ok()));
+        put(&options(dir.path()).open().unwrap(), "a/a");
+        copy(dir.path(), older.path());
+        put(&options(dir.path()).open().unwrap(), "a/b");
+        put(&options(other.path()).open().unwrap(), "a/c");
+        let newer = tempfile::tempdir().unwrap();
+        copy(dir.path(), newer.path());
+        copy(other.path(), dir.path());
+        refused(dir.path(), &["another ledger", "ledger.identity"]);
+        copy(older.path(), dir.path());
+        refused(dir.path(), &["ends with batch 1, and had batch 2", "ledger.identity"]);
+        // The log alone may be older: redb has what is missed.
+        copy(newer.path(), dir.path());
+        for part in PARTS {
+            fs::copy(part_path(older.path(), part), part_path(dir.path(), part)).unwrap();
+        }
+        assert_eq!(keys(dir.path()), ["a/a", "a/b"]);
+        copy(older.path(), dir.path());
+        fs::remove_file(identity_path(dir.path())).unwrap();
+        assert_eq!(keys(dir.path()), ["a/a"]);
+        // A damaged identity guards nothing and is made anew.
+        fs::write(identity_path(dir.path()), b"x").unwrap();
+        assert_eq!(keys(dir.path()), ["a/a"]);
+        assert_eq!(Identity::read(dir.path()).unwrap().unwrap().last, 1);
     }
 
     #[test]
@@ -339,6 +445,29 @@ mod tests {
         // A log that does not belong to this ledger's past is not removed.
         fs::write(legacy_path(dir.path()), legacy_frames(seed, applied + 3, &[b""])).unwrap();
         refused(dir.path(), &["ledger.wal", "older format"]);
+    }
+
+    #[test]
+    fn a_damaged_header_in_the_log_of_format_4_is_refused_and_salvaged() {
+        let dir = tempfile::tempdir().unwrap();
+        put(&options(dir.path()).open().unwrap(), "a/a");
+        let (seed, applied) = make_fourth(dir.path());
+        let entry = |key: &str| {
+            let mut rows = Rows::default();
+            rows.put(Table::Entries, key.as_bytes(), b"1");
+            rows.bytes().to_vec()
+        };
+        let (lost, kept) = (entry("a/lost"), entry("a/kept"));
+        let mut frames = legacy_frames(seed, applied + 1, &[&lost, &kept]);
+        frames[2] ^= 1;
+        fs::write(legacy_path(dir.path()), &frames).unwrap();
+        refused(dir.path(), &["ledger.wal", "byte 0", "salvage"]);
+        let to = tempfile::tempdir().unwrap();
+        let report = salvage(dir.path(), to.path(), |_| ()).unwrap();
+        assert_eq!((report.batches, report.missing_count), (1, 1), "{report:?}");
+        assert_eq!((report.missing[0].kind, report.missing[0].name.as_str()), ("batch", (applied + 1).to_string().as_str()));
+        assert_eq!(keys(to.path()), ["a/a", "a/kept"]);
+        assert_eq!(fs::read(legacy_path(dir.path())).unwrap(), frames);
     }
 
     #[test]

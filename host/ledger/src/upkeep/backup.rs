@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
+    boundary::guard_open,
     digest::{Digest, hex},
     error::{LedgerError, OpenError},
     files::{blobs_path, free_in, path_of},
@@ -88,13 +89,19 @@ pub struct Backup {
     pub agent_host: String,
 }
 
-/// The reason why a backup was not made or not restored. No folder of the requested name is left.
+/// The reason why a backup was not made or not restored, or a ledger not salvaged. No folder of the requested name is left.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
     /// The target exists.
     #[error("{path} is there already: give the backup another name, or move that away")]
     AlreadyThere {
+        /// Path of the target.
+        path: PathBuf,
+    },
+    /// The target of a salvage has something in it.
+    #[error("{path} is not empty: name a folder for the new ledger that does not exist")]
+    NotEmpty {
         /// Path of the target.
         path: PathBuf,
     },
@@ -189,13 +196,15 @@ impl Ledger {
 /// [`BackupError`].
 pub fn backup(dir: impl AsRef<Path>, backup: &Backup) -> Result<BackupManifest, BackupError> {
     let dir = dir.as_ref();
-    let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
-    let manifest = {
-        let reader = store.reader()?;
-        make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), reserve: 0, seen: 0 })
-    };
-    store.close()?;
-    manifest
+    guard_open(dir, || {
+        let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
+        let manifest = {
+            let reader = store.reader()?;
+            make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), reserve: 0, seen: 0 })
+        };
+        store.close()?;
+        manifest
+    })
 }
 
 /// Removes what killed processes left of backups in this folder. Gives how many there were.
@@ -507,7 +516,7 @@ impl Copy<'_> {
 }
 
 /// A link to a file that never changes, or, where the file system has none, a copy of it. Gives its bytes.
-fn link(from: &Path, to: &Path) -> Result<u64, BackupError> {
+pub(crate) fn link(from: &Path, to: &Path) -> Result<u64, BackupError> {
     if fs::hard_link(from, to).is_err() {
         copy(from, to)?;
     }

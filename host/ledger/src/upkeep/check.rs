@@ -13,6 +13,7 @@ use agent_host_protocol::RunStatus;
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
+    boundary::guard_open,
     digest::{Digest, hex, parse_hex},
     error::{LedgerError, OpenError},
     files::{blobs_path, size_of},
@@ -21,8 +22,8 @@ use crate::{
         BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, Branches, Reader, RunEnd, StoredValue, Table, json, malformed, number, pair,
         read_segment, read_stored, read_usage, schema,
     },
-    store::{Hooks, MissingLedger, open},
-    upkeep::compact::CACHE_BYTES,
+    store::{Hooks, MissingLedger, database_path, open},
+    upkeep::{compact::CACHE_BYTES, damaged_file::DamagedFile},
 };
 
 /// Any JSON object.
@@ -38,7 +39,7 @@ const TELL_EVERY: u64 = 4_096;
 pub struct CheckReport {
     /// Rows that were read.
     pub rows: u64,
-    /// True if redb found every page intact. Otherwise redb repaired what it could.
+    /// True if redb found nothing to repair. Otherwise it made its list of free pages anew.
     pub pages_intact: bool,
     /// Findings, at most 100.
     pub findings: Vec<Finding>,
@@ -76,17 +77,30 @@ impl fmt::Display for Finding {
 /// called with a fraction.
 ///
 /// # Errors
-/// Fails with [`OpenError`] if the ledger cannot be opened or read. Problems of its content are in the report.
+/// Fails with [`OpenError`] if the ledger cannot be opened or read, or pages have other checksums than they were written with; the
+/// files are as before. Problems of its content are in the report.
 pub fn check(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<CheckReport, OpenError> {
     let dir = dir.as_ref();
-    let damaged = |error: &dyn fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
+    guard_open(dir, || check_dir(dir, &mut progress))
+}
+
+fn check_dir(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<CheckReport, OpenError> {
     progress(0.0);
-    let mut store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
-    let pages_intact = store.database.check_integrity().map_err(|e| damaged(&e))?;
+    // Before the log is applied: a page that is written again gets a checksum of what it has then, and the damage is hidden.
+    let pages_intact = match DamagedFile::open(&database_path(dir)) {
+        Ok(file) if file.stored() > 0 => {
+            file.not_in_use(dir)?;
+            let damaged = |reason| OpenError::Damaged { dir: dir.to_owned(), reason };
+            file.check_pages().map_err(damaged)?
+        }
+        // The opening says what is the matter.
+        _ => true,
+    };
+    let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
     let report = {
         let reader = store.reader()?;
         let blobs = blobs_path(dir);
-        let mut check = Check::new(&reader, &blobs, &mut progress)?;
+        let mut check = Check::new(&reader, &blobs, progress)?;
         check.report.pages_intact = pages_intact;
         check.all()?;
         check.report

@@ -5,6 +5,7 @@ use std::path::Path;
 use redb::CompactionError;
 
 use crate::{
+    boundary::guard_open,
     error::OpenError,
     store::{Hooks, MissingLedger, database_path, io_error, open},
 };
@@ -30,6 +31,10 @@ pub struct CompactReport {
 /// [`OpenError::NoLedger`], [`OpenError::AlreadyOpen`], and those of the file system.
 pub fn compact(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<CompactReport, OpenError> {
     let dir = dir.as_ref();
+    guard_open(dir, || compact_dir(dir, &mut progress))
+}
+
+fn compact_dir(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<CompactReport, OpenError> {
     let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     let path = database_path(dir);
     let size = || path.metadata().map(|metadata| metadata.len()).map_err(io_error("look at", &path));

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{
+    boundary::guard_open,
     digest::hex,
     error::{LedgerError, OpenError},
     handle::Ledger,
@@ -103,10 +104,13 @@ enum Line<'a> {
 /// # Errors
 /// [`OpenError::NoLedger`], [`OpenError::AlreadyOpen`], those of `out` and of a damaged ledger.
 pub fn export(dir: impl AsRef<Path>, out: impl Write, progress: impl FnMut(f64)) -> Result<ExportReport, OpenError> {
-    let store = open(dir.as_ref(), CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
-    let report = Export::run(&|| store.reader(), out, progress)?;
-    store.close()?;
-    Ok(report)
+    let dir = dir.as_ref();
+    guard_open(dir, || {
+        let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
+        let report = Export::run(&|| store.reader(), out, progress)?;
+        store.close()?;
+        Ok(report)
+    })
 }
 
 impl Ledger {

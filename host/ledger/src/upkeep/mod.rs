@@ -3,11 +3,13 @@
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod compact;
+mod damaged_file;
 pub(crate) mod export;
 mod forget;
 pub(crate) mod garbage;
 mod prune;
 pub(crate) mod restore;
+pub(crate) mod salvage;
 
 use crate::error::LedgerError;
 

@@ -5,3 +5,4 @@ mod common;
 
 mod backup;
 mod crash;
+mod damage;

@@ -12,5 +12,6 @@ mod opening;
 mod pages;
 mod parking;
 mod runs;
+mod salvage;
 mod statistics;
 mod values;

@@ -7,12 +7,14 @@
 mod file;
 mod frame;
 mod recovery;
+mod salvage;
 
 use std::io;
 
 #[cfg(test)]
 pub(crate) use file::LogFile;
 pub(crate) use file::{FileLog, PARTS, WrapLog, part_path};
+pub(crate) use salvage::readable_batches;
 
 use crate::error::OpenError;
 

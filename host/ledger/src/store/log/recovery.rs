@@ -1,8 +1,19 @@
 //! Reading the frames of both parts after the host has died.
 //!
-//! If a frame cannot be read, the rest of its file is searched for a later one: a batch begins only after the one before is
-//! durable, so a later frame proves that the damaged one was acknowledged, and the log is refused. Without a later frame,
-//! the damaged one was being written at the crash, and is removed.
+//! One frame is written and synced before the next one begins, in either part, and a frame whose sync failed is overwritten
+//! durably before the next one begins. So the number of a frame says what was durable when it was written: all smaller
+//! numbers, whatever order the disk gives to the writes between two syncs. A frame that cannot be read is therefore
+//!
+//! - *damage*, if a later one can be read: it was durable, and its batch may have been acknowledged;
+//! - *damage*, if it is whole but for one byte of its header: a write that a power failure interrupts leaves whole sectors of
+//!   what was there before, never one wrong byte before a payload that is right;
+//! - else the frame that was being written at the crash, which nobody was told of. It is cut off.
+//!
+//! A batch of the last frame whose payload was damaged after it was acknowledged cannot be told from the third case; it is in
+//! danger only until the next merge, which takes a few seconds, and the cut is a warning.
+//!
+//! Frames of the round before lie behind the last frame of a part. Their numbers are those of batches that redb has, so they
+//! prove nothing.
 
 use memchr::memmem;
 
@@ -29,6 +40,23 @@ struct Live {
     at: u64,
 }
 
+/// The frames of one part.
+struct Frames {
+    live: Option<Live>,
+    /// Offset and batch of the frame that the host was writing when it died.
+    torn: Option<(u64, u64)>,
+}
+
+/// Frames behind one that cannot be read.
+struct Later {
+    /// Batch of the first one.
+    first: u64,
+    /// Its offset.
+    at: u64,
+    /// Number of those whose payload is right.
+    readable: u64,
+}
+
 impl FileLog {
     pub(super) fn recover_frames(
         &mut self,
@@ -37,9 +65,10 @@ impl FileLog {
     ) -> Result<u64, OpenError> {
         let active = self.active.live(self.seed, applied)?;
         let spare = self.spare.live(self.seed, applied)?;
+        let torn = [active.torn, spare.torn];
         let mut parts: Vec<_> = [(active, &mut self.active), (spare, &mut self.spare)]
             .into_iter()
-            .filter_map(|(live, part)| live.map(|live| (live, part)))
+            .filter_map(|(frames, part)| frames.live.map(|live| (live, part)))
             .collect();
         parts.sort_by_key(|(live, _)| live.first);
         let mut last = applied;
@@ -53,7 +82,11 @@ impl FileLog {
         for (live, part) in parts {
             part.each(self.seed, &live, each)?;
         }
-        for part in [&mut self.active, &mut self.spare] {
+        // Only now, so that a log that is refused stays as it is.
+        for (part, torn) in [&mut self.active, &mut self.spare].into_iter().zip(torn) {
+            if let Some((offset, batch)) = torn {
+                part.cut_off(offset, batch)?;
+            }
             part.end = FRAMES;
         }
         self.next = last + 1;
@@ -66,8 +99,12 @@ impl Part {
         OpenError::LogDamaged { path: self.path.clone(), reason }
     }
 
+    fn lost(&self, at: u64, batch: u64, later: u64) -> OpenError {
+        OpenError::BatchLost { path: self.path.clone(), at, batch, later }
+    }
+
     pub(super) fn has_live(&mut self, seed: u64, applied: u64) -> Result<bool, OpenError> {
-        Ok(self.live(seed, applied)?.is_some())
+        Ok(self.live(seed, applied)?.live.is_some())
     }
 
     fn header(&mut self, seed: u64, offset: u64) -> Result<Option<Header>, OpenError> {
@@ -86,72 +123,101 @@ impl Part {
         Ok(header.is_of(seed, payload))
     }
 
-    /// The frames after batch `applied`. A frame that the host was writing when it died is cut off.
-    fn live(&mut self, seed: u64, applied: u64) -> Result<Option<Live>, OpenError> {
+    /// The frames after batch `applied`.
+    fn live(&mut self, seed: u64, applied: u64) -> Result<Frames, OpenError> {
         let mut live: Option<Live> = None;
         let (mut offset, mut before, mut payload) = (FRAMES, None, Vec::new());
-        let mut torn = false;
-        while let Some(header) = self.header(seed, offset)? {
-            if before.is_some_and(|before| header.batch != before + 1) {
-                break;
-            }
-            if !self.payload(seed, offset, &header, &mut payload)? {
-                torn = header.batch > applied;
-                break;
-            }
-            if header.batch > applied {
-                match &mut live {
-                    Some(live) => live.last = header.batch,
-                    None => live = Some(Live { first: header.batch, last: header.batch, at: offset }),
+        loop {
+            let mut torn = false;
+            while let Some(header) = self.header(seed, offset)? {
+                if before.is_some_and(|before| header.batch != before + 1) {
+                    break;
                 }
+                if !self.payload(seed, offset, &header, &mut payload)? {
+                    torn = header.batch > applied;
+                    break;
+                }
+                if header.batch > applied {
+                    match &mut live {
+                        Some(live) => live.last = header.batch,
+                        None => live = Some(Live { first: header.batch, last: header.batch, at: offset }),
+                    }
+                }
+                before = Some(header.batch);
+                offset += header.frame_bytes();
             }
-            before = Some(header.batch);
-            offset += header.frame_bytes();
+            let known = before.unwrap_or(0).max(applied);
+            // The frame that was being written is no proof of itself.
+            let from = if torn { offset + 1 } else { offset };
+            match self.later(seed, from, known)? {
+                // What cannot be read before it is in redb.
+                Some(later) if live.is_none() && later.first == applied + 1 && later.at > offset => {
+                    (offset, before) = (later.at, None);
+                }
+                Some(later) => return Err(self.lost(offset, known + 1, later.readable)),
+                None if self.is_damaged_header(seed, offset, known)? => return Err(self.lost(offset, known + 1, 0)),
+                None => return Ok(Frames { live, torn: torn.then_some((offset, known + 1)) }),
+            }
         }
-        let known = before.unwrap_or(0).max(applied);
-        // The frame that was being written is no proof of itself.
-        let from = if torn { offset + 1 } else { offset };
-        if let Some((batch, at)) = self.later(seed, from, known)? {
-            let reason = format!(
-                "the bytes at {offset}, where batch {} or a later one is expected, cannot be read, but batch {batch} at byte {at} can",
-                known + 1
-            );
-            return Err(self.damaged(reason));
-        }
-        if torn {
-            self.end = offset;
-            self.retract().map_err(io_error("write", &self.path))?;
-        }
-        Ok(live)
     }
 
-    /// The first frame from `from` on that is of a later batch than `known`, and where it is.
-    fn later(&mut self, seed: u64, mut from: u64, known: u64) -> Result<Option<(u64, u64)>, OpenError> {
+    fn cut_off(&mut self, offset: u64, batch: u64) -> Result<(), OpenError> {
+        tracing::warn!(
+            path = %self.path.display(),
+            at = offset,
+            batch,
+            "the last batch of the log was not written to its end, and is cut off: nobody was told that it was accepted"
+        );
+        self.end = offset;
+        self.retract().map_err(io_error("write", &self.path))
+    }
+
+    /// True if one wrong byte keeps the header of a batch after `known` from being read, and the payload is right. A frame
+    /// without a payload proves nothing: a sector may end before the last byte of its header.
+    fn is_damaged_header(&mut self, seed: u64, offset: u64, known: u64) -> Result<bool, OpenError> {
+        if offset.saturating_add(HEADER as u64) > self.size {
+            return Ok(false);
+        }
+        let mut bytes = [0; HEADER];
+        self.file.read_at(&mut bytes, offset).map_err(io_error("read", &self.path))?;
+        if Header::read(seed, &bytes).is_some() {
+            return Ok(false);
+        }
+        let Some(header) = Header::read_mended(seed, &bytes) else { return Ok(false) };
+        let fits = offset.saturating_add(header.frame_bytes()) <= self.size;
+        Ok(header.batch > known && header.len > 0 && fits && self.payload(seed, offset, &header, &mut Vec::new())?)
+    }
+
+    /// The frames from `from` on that are of later batches than `known`. The fields of one are proof enough.
+    fn later(&mut self, seed: u64, mut from: u64, known: u64) -> Result<Option<Later>, OpenError> {
         let magic = memmem::Finder::new(&FRAME_MAGIC);
-        let mut bytes = Vec::new();
+        let (mut bytes, mut payload) = (Vec::new(), Vec::new());
+        let mut later: Option<Later> = None;
         while from + HEADER as u64 <= self.size {
             let len = usize::try_from(self.size - from).unwrap_or(usize::MAX).min(SEARCH_BYTES);
             bytes.resize(len, 0);
             self.file.read_at(&mut bytes, from).map_err(io_error("read", &self.path))?;
             for at in magic.find_iter(&bytes) {
                 let at = from + at as u64;
+                // The key of the checksum keeps the bytes of guests from passing for a frame, so payloads are read once at most.
                 if let Some(header) = self.header(seed, at)?.filter(|header| header.batch > known) {
-                    return Ok(Some((header.batch, at)));
+                    let later = later.get_or_insert(Later { first: header.batch, at, readable: 0 });
+                    later.readable += u64::from(self.payload(seed, at, &header, &mut payload)?);
                 }
             }
             // A magic may stand across the end of what was read.
             from += (len - (FRAME_MAGIC.len() - 1)) as u64;
         }
-        Ok(None)
+        Ok(later)
     }
 
     fn each(&mut self, seed: u64, live: &Live, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<(), OpenError> {
         let (mut offset, mut payload) = (live.at, Vec::new());
         for batch in live.first..=live.last {
             let header = self.header(seed, offset)?.filter(|header| header.batch == batch);
-            let header = header.ok_or_else(|| self.damaged(format!("batch {batch} at byte {offset} cannot be read back")))?;
+            let header = header.ok_or_else(|| self.lost(offset, batch, live.last - batch))?;
             if !self.payload(seed, offset, &header, &mut payload)? {
-                return Err(self.damaged(format!("batch {batch} at byte {offset} cannot be read back")));
+                return Err(self.lost(offset, batch, live.last - batch));
             }
             each(&payload)?;
             offset += header.frame_bytes();
@@ -223,18 +289,43 @@ mod tests {
                 bytes[at] ^= bit;
                 fs::write(&path, bytes).unwrap();
                 let damaged = starts.iter().rposition(|start| at >= *start).unwrap();
-                let error = recovered(dir.path(), 0).unwrap_err().to_string();
-                let place = format!("the bytes at {}, where batch {} or", starts[damaged], damaged + 1);
-                assert!(error.contains(&place) && error.contains("ledger-1.wal"), "damaged at {at}: {error}");
-                let later = format!("batch {} at byte {}", damaged + 2, starts[damaged + 1]);
-                assert!(error.contains(&later), "damaged at {at}: {error}");
+                let error = recovered(dir.path(), 0).unwrap_err();
+                let OpenError::BatchLost { path: named, at: place, batch, later } = &error else { panic!("{error}") };
+                assert_eq!((named, *place, *batch), (&path, starts[damaged] as u64, damaged as u64 + 1), "damaged at {at}");
+                assert_eq!(*later, 3 - damaged as u64, "damaged at {at}");
+                assert!(error.to_string().contains("agent-host ledger salvage"), "{error}");
             }
         }
-        for at in starts[3]..starts[3] + 38 {
+        // The header of the last frame.
+        for at in starts[3]..starts[3] + HEADER {
+            for bit in [1u8, 0x80] {
+                let mut bytes = whole.clone();
+                bytes[at] ^= bit;
+                fs::write(&path, bytes).unwrap();
+                let error = recovered(dir.path(), 0).unwrap_err();
+                assert!(matches!(&error, OpenError::BatchLost { batch: 4, later: 0, .. }), "damaged at {at}: {error}");
+            }
+        }
+        // Its payload: a write that was interrupted.
+        for at in starts[3] + HEADER..starts[3] + HEADER + 6 {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
             fs::write(&path, bytes).unwrap();
             assert_eq!(recovered(dir.path(), 0).unwrap().len(), 3, "damaged at {at}");
+        }
+    }
+
+    #[test]
+    fn damage_to_what_redb_has_is_no_loss() {
+        let dir = tempfile::tempdir().unwrap();
+        written(dir.path(), &[b"first", b"second", b"third", b"fourth"]);
+        let path = part_path(dir.path(), 1);
+        let whole = fs::read(&path).unwrap();
+        for at in FRAMES as usize..FRAMES as usize + 37 + 38 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(recovered(dir.path(), 2).unwrap(), [b"third".to_vec(), b"fourth".to_vec()], "damaged at {at}");
         }
     }
 
@@ -246,10 +337,11 @@ mod tests {
         log.append(b"third").unwrap();
         let path = part_path(dir.path(), 1);
         let mut bytes = fs::read(&path).unwrap();
-        bytes[FRAMES as usize + 40] ^= 1;
-        fs::write(&path, bytes).unwrap();
+        bytes[FRAMES as usize + 37 + 32] ^= 1;
+        fs::write(&path, &bytes).unwrap();
         let error = recovered(dir.path(), 0).unwrap_err().to_string();
         assert!(error.contains("ledger-2.wal") && error.contains("begins with batch 3") && error.contains("batch 1"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), bytes, "a log that is refused stays as it is");
         assert_eq!(recovered(dir.path(), 2).unwrap(), [b"third"]);
     }
 
@@ -271,6 +363,37 @@ mod tests {
                 payloads.iter().map(|payload| u64::from(payload[0])).collect::<Vec<_>>(),
                 (merged + 1..=u64::from(n)).collect::<Vec<_>>()
             );
+        }
+    }
+
+    /// A power failure during the write of the last frame: the disk has written any of its sectors, in any order.
+    #[test]
+    fn any_sectors_of_the_frame_that_was_being_written_are_no_damage() {
+        const SECTOR: usize = 512;
+        for (shift, len) in (0..40).map(|n| n * 13).flat_map(|shift| [(shift, 0), (shift, 1), (shift, 1_300)]) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut log = FileLog::create(dir.path(), SEED, 4_000, 0, None).unwrap();
+            log.append(&vec![1; shift]).unwrap();
+            let path = part_path(dir.path(), 1);
+            let before = fs::read(&path).unwrap();
+            let end = FRAMES as usize + HEADER + shift;
+            log.append(&vec![2; len]).unwrap();
+            let after = fs::read(&path).unwrap();
+            let sectors: Vec<usize> = (end / SECTOR..(end + HEADER + len).div_ceil(SECTOR)).collect();
+            for filler in [0, 0x41] {
+                for written in 0..1u32 << sectors.len() {
+                    let mut bytes = after.clone();
+                    for (no, sector) in sectors.iter().enumerate().filter(|(no, _)| written & (1 << no) == 0) {
+                        let (from, to) = ((sector * SECTOR).max(end), ((sector + 1) * SECTOR).min(bytes.len()));
+                        assert!(no < sectors.len() && before[from..to].iter().all(|byte| *byte == 0));
+                        bytes[from..to].fill(filler);
+                    }
+                    let is_whole = bytes[..end + HEADER + len] == after[..end + HEADER + len];
+                    fs::write(&path, &bytes).unwrap();
+                    let found = recovered(dir.path(), 0).unwrap_or_else(|error| panic!("{shift}, {len}, {written:b}: {error}"));
+                    assert_eq!(found.len(), 1 + usize::from(is_whole), "{shift}, {len}, {written:b}");
+                }
+            }
         }
     }
 
@@ -298,6 +421,7 @@ mod tests {
         let path = part_path(dir.path(), 1);
         let mut bytes = fs::read(&path).unwrap();
         bytes[FRAMES as usize + 37] ^= 1;
+        bytes[FRAMES as usize + 40] ^= 1;
         fs::write(&path, bytes).unwrap();
         assert_eq!(recovered(dir.path(), 0).unwrap(), [b"first"]);
     }
