@@ -9,6 +9,7 @@ mod demo;
 mod docs;
 mod guests;
 mod host;
+mod hostile;
 mod http;
 mod messages;
 mod process;
@@ -35,6 +36,7 @@ enum Command {
     /// Build the example runners and the test guests for WebAssembly, and say where they are
     Guests,
     Bench(bench::Bench),
+    Hostile(hostile::Hostile),
     Docs(docs::Docs),
     Messages(messages::Messages),
 }
@@ -61,6 +63,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Bench(bench) => bench.execute(&Workspace::find()?),
+        Command::Hostile(hostile) => hostile.execute(&Workspace::find()?),
         Command::Docs(docs) => docs.execute(&Workspace::find()?),
         Command::Messages(messages) => messages.execute(&Workspace::find()?),
     }
@@ -86,6 +89,7 @@ mod tests {
             "xtask bench --stretches 0",
             "xtask bench compare",
             "xtask bench compare HEAD",
+            "xtask hostile --host",
             "xtask guests x",
         ] {
             assert!(Command::try_parse_from(line.split(' ')).is_err(), "{line}");
@@ -99,6 +103,7 @@ mod tests {
             "xtask bench compare HEAD~1 echo",
             "xtask bench echo --stretches 1",
             "xtask messages --write",
+            "xtask hostile 20 memory --list",
             "xtask docs",
         ] {
             assert!(Command::try_parse_from(line.split(' ')).is_ok(), "{line}");

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{docs, guests, process, toolchain, workspace::Workspace};
 
 /// The packages that run on this machine: all but the guests for tests, some 40 examples that only run as WebAssembly.
-const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_GUESTS];
+pub(crate) const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_GUESTS];
 
 /// Without output for so long, the tests are stopped: one of them waits for what never comes. The slowest test takes two minutes.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
@@ -101,6 +101,48 @@ fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(failures)
+}
+
+/// What became of each test, by its name with modules.
+#[derive(Debug)]
+pub(crate) struct Outcomes {
+    pub(crate) tests: Vec<(String, bool)>,
+    pub(crate) succeeded: bool,
+}
+
+impl Outcomes {
+    /// Runs `cargo test` to its end, with its output passed on.
+    pub(crate) fn of(command: &mut Command) -> anyhow::Result<Self> {
+        let mut output = Vec::new();
+        let TestEnd { succeeded, .. } = watch(command, Both(io::stdout().lock(), &mut output), SILENCE)?;
+        Ok(Self { tests: String::from_utf8_lossy(&output).lines().filter_map(outcome).collect(), succeeded })
+    }
+}
+
+/// The outcome that a line of output says: `test NAME ... ok`.
+fn outcome(line: &str) -> Option<(String, bool)> {
+    let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    match outcome.trim_end() {
+        "ok" => Some((name.to_owned(), true)),
+        "FAILED" => Some((name.to_owned(), false)),
+        _ => None,
+    }
+}
+
+/// Writes to two places.
+struct Both<A, B>(A, B);
+
+impl<A: Write, B: Write> Write for Both<A, B> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(bytes)?;
+        self.1.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()?;
+        self.1.flush()
+    }
 }
 
 /// The end of `cargo test`.
@@ -213,6 +255,16 @@ mod tests {
     }
 
     #[test]
+    fn the_outcome_of_each_test_is_read() {
+        let mut output = Vec::new();
+        let say =
+            "echo 'test a::b ... ok'; echo 'test c ... FAILED'; echo 'test d ... ignored'; echo 'test result: ok. 1 passed'";
+        watch(Command::new("sh").args(["-c", say]), Both(io::sink(), &mut output), SILENCE).unwrap();
+        let outcomes: Vec<_> = String::from_utf8(output).unwrap().lines().filter_map(outcome).collect();
+        assert_eq!(outcomes, [("a::b".to_owned(), true), ("c".to_owned(), false)]);
+    }
+
+    #[test]
     fn a_command_is_watched_to_its_end() {
         let say = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; printf '\\377\\n'; exit 3";
         let mut passed_on = Vec::new();
@@ -221,6 +273,7 @@ mod tests {
         assert_eq!(watched, TestEnd { summary, succeeded: false, hung: false });
         assert_eq!(passed_on, b"test result: ok. 2 passed; 0 failed; 0 ignored\n\xff\n");
     }
+
     #[test]
     fn a_command_that_says_nothing_any_more_is_killed_with_all_that_it_has_started() {
         let dir = tempfile::tempdir().unwrap();

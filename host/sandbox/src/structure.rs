@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_section_that_names_nothing_is_left_to_the_compiler() {
         let mut component = Component::new();
-        component.section(&RawSection { id: ComponentSectionId::Instance.into(), data: &[1, 0, 0, 7, 0] });
+        component.section(&RawSection { id: ComponentSectionId::Instance.into(), data: &[1, 0, 7, 0] });
         assert_eq!(code(component), None);
     }
 }

@@ -113,7 +113,8 @@ async fn in_turns<T>(turns: Arc<Turns>, share: ComputeShare, mut guest: BoxFutur
         drop(turn);
         match polled {
             (Poll::Ready(outcome), _) => return outcome,
-            (Poll::Pending, true) => {}
+            // The task ends here where it was aborted, also if nobody else wants a turn.
+            (Poll::Pending, true) => tokio::task::yield_now().await,
             (Poll::Pending, false) => woken().await,
         }
     }
