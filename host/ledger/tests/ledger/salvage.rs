@@ -202,6 +202,45 @@ async fn a_damaged_page_costs_its_own_rows() {
     assert!(least > 250 && lost > 0, "{least}, {lost}");
 }
 
+/// The log is not applied to a damaged store: the pages that it changes would get new checksums, and the damage would be hidden.
+#[tokio::test]
+async fn a_check_finds_a_changed_row_each_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, text) = with_a_log(dir.path(), 5).await;
+    let path = dir.path().join("ledger/ledger.redb");
+    let files = |dir: &Path| FILES.map(|file| fs::read(dir.join("ledger").join(file)).unwrap());
+    let before = files(dir.path());
+    let identity_path = dir.path().join("ledger/ledger.identity");
+    let identity = fs::read(&identity_path).unwrap();
+    let row = b"\"binding_id\":\"main\"";
+    let places = before[0].windows(row.len()).enumerate().filter(|(_, window)| *window == row).map(|(at, _)| at + row.len() - 2);
+    let mut refused = 0;
+    for at in places {
+        let mut bytes = before[0].clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        for _ in 0..2 {
+            match check(dir.path().join("ledger"), |_| ()) {
+                Err(error) => {
+                    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+                    assert!(fs::read(&path).unwrap() == bytes, "the store stays as it is");
+                    refused += 1;
+                }
+                // A page of an older commit.
+                Ok(report) => assert!(report.is_ok(), "{report:?}"),
+            }
+        }
+        if refused == 0 {
+            assert_eq!(exported(&open(dir.path())), text, "changed at {at}");
+        }
+        for (file, bytes) in FILES.iter().zip(&before) {
+            fs::write(dir.path().join("ledger").join(file), bytes).unwrap();
+        }
+        fs::write(&identity_path, &identity).unwrap();
+    }
+    assert!(refused > 0 && refused % 2 == 0, "{refused}");
+}
+
 #[tokio::test]
 async fn lost_and_changed_contents_are_listed() {
     let dir = tempfile::tempdir().unwrap();
