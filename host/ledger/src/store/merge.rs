@@ -268,7 +268,8 @@ impl Work {
         let hook: Option<&OpenStore> = self.place.hooks.store.as_ref();
         let mut unreadable = 0;
         loop {
-            let opened = open_redb(&path, self.place.cache_bytes, hook).map_err(LedgerError::damaged);
+            let opened = guarded(|| open_redb(&path, self.place.cache_bytes, hook)).map_err(LedgerError::damaged);
+            let opened = opened.and_then(|opened| opened.map_err(LedgerError::damaged));
             let error = match opened.and_then(|database| Ok((Base::new(&database)?, database))) {
                 Ok((base, database)) => {
                     self.place.views.reopened(base);
@@ -277,7 +278,8 @@ impl Work {
                 Err(error) => error,
             };
             tracing::error!(reason = %reason(&error), "redb cannot be written to");
-            let reading = ReadOnlyDatabase::open(&path).map_err(LedgerError::damaged);
+            let reading = guarded(|| ReadOnlyDatabase::open(&path)).map_err(LedgerError::damaged);
+            let reading = reading.and_then(|reading| reading.map_err(LedgerError::damaged));
             let reading = reading.and_then(|database| Ok((Base::new(&database)?, database)));
             self.publish(MergeState::Failing(reason(&error)));
             let database = match reading {

@@ -25,14 +25,14 @@ use self::source::Source;
 use crate::{
     boundary::{guard_open, guarded},
     digest::{Digest, hex},
-    error::LedgerError,
+    error::{LedgerError, OpenError},
     files::{blobs_path, path_of},
     options::Options,
     rows::{Layer, Reader, Table, View, malformed, meta, number, schema},
     store::{Hooks, MissingLedger, create, database_path, merge, open, open_database},
     upkeep::{
         backup::{BackupError, UnfinishedFolder, digest_of, io_failed, link, make_dir, sync},
-        check::{CheckReport, check},
+        check::{CheckReport, Finding, check},
         compact::CACHE_BYTES,
     },
 };
@@ -127,14 +127,28 @@ fn salvage_dir(from: &Path, to: &Path, progress: &mut dyn FnMut(f64)) -> Result<
     let missing_count = salvage.missing.len() as u64;
     let (mut missing, rows) = (salvage.missing, salvage.rows);
     missing.truncate(LISTED);
-    // A ledger of an older format is brought to this one, and what a host reads when it opens it is read. The host makes a log of
-    // its own size.
-    open(&unfinished.path, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?.close()?;
-    drop(Options { checkpoint_wal_bytes: 64 * 1024, ..Options::new(&unfinished.path) }.open()?);
-    let check = check(&unfinished.path, |fraction| progress(0.5 + fraction / 2.0))?;
+    let check = match try_out(&unfinished.path, progress) {
+        Err(OpenError::Damaged { reason, .. }) => unusable(&reason),
+        Err(OpenError::Ledger(LedgerError::Damaged(reason))) => unusable(&reason),
+        check => check?,
+    };
     unfinished.name(to)?;
     progress(1.0);
     Ok(SalvageReport { rows, batches, blobs, blob_bytes, missing, missing_count, check })
+}
+
+/// Opens the new ledger as a host does, and checks it. A ledger of an older format is brought to this one.
+fn try_out(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<CheckReport, OpenError> {
+    open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?.close()?;
+    // The host makes a log of its own size.
+    drop(Options { checkpoint_wal_bytes: 64 * 1024, ..Options::new(dir) }.open()?);
+    check(dir, |fraction| progress(0.5 + fraction / 2.0))
+}
+
+/// The report on rows with which no host can begin. They are kept: what was read is there.
+fn unusable(reason: &str) -> CheckReport {
+    let finding = Finding { table: "ledger", what: format!("a host cannot open it: {reason}") };
+    CheckReport { pages_intact: true, findings: vec![finding], findings_count: 1, ..CheckReport::default() }
 }
 
 struct Salvage<'a> {

@@ -15,8 +15,11 @@ use std::{
 };
 
 use crate::common::*;
-use agent_host_ledger::{BackupError, Ledger, OpenError, Options, SalvageReport, check, salvage};
-use agent_host_protocol::RunId;
+use agent_host_ledger::{
+    AcceptOutcome, AuditRecord, BackupError, JournalSegment, Ledger, OpenError, Options, Park, RunChange, RunWrite,
+    SalvageReport, check, salvage,
+};
+use agent_host_protocol::{Run, RunId};
 
 /// The first frame of a file of the log.
 const FRAMES: usize = 4096;
@@ -200,6 +203,94 @@ async fn a_damaged_page_costs_its_own_rows() {
         }
     }
     assert!(least > 250 && lost > 0, "{least}, {lost}");
+}
+
+/// The log is not applied to a damaged store: the pages that it changes would get new checksums, and the damage would be hidden.
+#[tokio::test]
+async fn a_check_finds_a_changed_row_each_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, text) = with_a_log(dir.path(), 5).await;
+    let path = dir.path().join("ledger/ledger.redb");
+    let files = |dir: &Path| FILES.map(|file| fs::read(dir.join("ledger").join(file)).unwrap());
+    let before = files(dir.path());
+    let identity_path = dir.path().join("ledger/ledger.identity");
+    let identity = fs::read(&identity_path).unwrap();
+    let row = b"\"binding_id\":\"main\"";
+    let places = before[0].windows(row.len()).enumerate().filter(|(_, window)| *window == row).map(|(at, _)| at + row.len() - 2);
+    let mut refused = 0;
+    for at in places {
+        let mut bytes = before[0].clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        for _ in 0..2 {
+            match check(dir.path().join("ledger"), |_| ()) {
+                Err(error) => {
+                    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+                    assert!(fs::read(&path).unwrap() == bytes, "the store stays as it is");
+                    refused += 1;
+                }
+                // A page of an older commit.
+                Ok(report) => assert!(report.is_ok(), "{report:?}"),
+            }
+        }
+        if refused == 0 {
+            assert_eq!(exported(&open(dir.path())), text, "changed at {at}");
+        }
+        for (file, bytes) in FILES.iter().zip(&before) {
+            fs::write(dir.path().join("ledger").join(file), bytes).unwrap();
+        }
+        fs::write(&identity_path, &identity).unwrap();
+    }
+    assert!(refused > 0 && refused % 2 == 0, "{refused}");
+}
+
+/// Indexes, lists and usage that are made anew are those that the host makes.
+#[tokio::test]
+async fn what_is_made_anew_is_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    for n in 0..6 {
+        let event = event_in(&format!("talk-{}", n % 2), "message");
+        let run = Run { conversation_id: Some(format!("talk-{}", n % 2)), ..run_of(&event) };
+        let AcceptOutcome::New { runs, .. } = ledger.accept(accept(event, vec![run])).await.unwrap() else { panic!("repeated") };
+        let record = &runs[0];
+        let audit = AuditRecord { run_id: Some(record.run.run_id), action: "test".into(), ..AuditRecord::default() };
+        let wait = RunChange::Wait { at: 1, reason: "r".into() };
+        let work = RunWrite {
+            changes: vec![start(), wait],
+            events: deltas(1..=3),
+            transcript: vec![item("said", "text", record.run.event_id)],
+            state: vec![state(&format!("key-{n}"), Some(&serde_json::json!({ "n": n })))],
+            audit: [audit].into(),
+            journal: Some(JournalSegment { first: 1, bytes: vec![1, 2, 3], blobs: Vec::new() }),
+            park: Some(Park { wake_at: n, keys: vec!["all".into()] }),
+            ..write(record.run_no)
+        };
+        ledger.submit(work).await.unwrap().await.unwrap();
+        finish(&ledger, new_run(&ledger).await.run_no, n).await;
+    }
+    let content = blob(&ledger, b"content");
+    ledger.add_artifact(artifact("a", &content, "upload")).await.unwrap();
+    drop(content);
+    let text = exported(&ledger);
+    ledger.close().await.unwrap();
+    is_whole(dir.path());
+    let older = FILES.map(|file| fs::read(dir.path().join("ledger").join(file)).unwrap());
+    let ledger = open(dir.path());
+    new_run(&ledger).await;
+    ledger.close().await.unwrap();
+    for (file, bytes) in FILES.iter().zip(older) {
+        fs::write(dir.path().join("ledger").join(file), bytes).unwrap();
+    }
+    assert!(matches!(options(dir.path()).open().unwrap_err(), OpenError::AnotherLedger { .. }));
+    let (report, to) = salvaged(dir.path());
+    let kinds: Vec<_> = report.missing.iter().map(|missing| missing.kind).collect();
+    assert!(kinds == ["batch"] && report.check.is_ok(), "{report:?}");
+    let ledger = open(to.path());
+    assert_eq!(exported(&ledger), text);
+    let stats = ledger.stats().unwrap();
+    assert_eq!((stats.active_runs, stats.parked_runs), (6, 6));
+    ledger.close().await.unwrap();
 }
 
 #[tokio::test]

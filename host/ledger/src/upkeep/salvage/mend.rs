@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use agent_host_protocol::{Event, Run, grant::ConversationKey};
-use redb::Database;
+use redb::{Database, WriteTransaction};
 
 use super::Missing;
 use crate::{
@@ -72,12 +72,9 @@ pub(super) fn indexes(database: &Database, reader: &Reader) -> Result<(), Ledger
         transaction.delete_table(table.definition())?;
         transaction.open_table(table.definition())?;
     }
-    let put = |table: Table, key: &[u8], value: &[u8]| -> Result<(), LedgerError> {
-        transaction.open_table(table.definition())?.insert(key, value)?;
-        Ok(())
-    };
     for table in [Table::Active, Table::RunLists, Table::AuditRuns] {
         let source = if table == Table::AuditRuns { Table::Audit } else { Table::Runs };
+        let mut to = transaction.open_table(table.definition())?;
         for row in reader.merged(source)?.iter()? {
             let (key, value) = row?;
             let mut rows = Rows::default();
@@ -86,35 +83,48 @@ pub(super) fn indexes(database: &Database, reader: &Reader) -> Result<(), Ledger
             layer.apply(rows.bytes()).map_err(|_| malformed(source))?;
             for derived in derive(table, &layer.table(source))?.iter() {
                 if let Some(value) = derived.value() {
-                    put(table, derived.key(), value)?;
+                    to.insert(derived.key(), value)?;
                 }
             }
         }
     }
+    let mut to = transaction.open_table(Table::RunIds.definition())?;
     for row in reader.merged(Table::Runs)?.iter()? {
         let (key, value) = row?;
         let run: Run = json(Table::Runs, value.value())?;
-        put(Table::RunIds, &run.run_id.to_bytes(), key.value())?;
+        to.insert(run.run_id.to_bytes().as_slice(), key.value())?;
     }
+    drop(to);
+    events(&transaction, reader)?;
+    let mut to = transaction.open_table(Table::Usage.definition())?;
+    for (key, usage) in usages(reader)? {
+        to.insert(key.as_slice(), pair(usage.bytes, usage.keys).as_slice())?;
+    }
+    drop(to);
+    transaction.commit()?;
+    Ok(())
+}
+
+/// The ids of events, the events of conversations, and conversations that events name.
+fn events(transaction: &WriteTransaction, reader: &Reader) -> Result<(), LedgerError> {
+    let mut ids = transaction.open_table(Table::EventIds.definition())?;
+    let mut listed = transaction.open_table(Table::ConversationEvents.definition())?;
+    let mut conversations = transaction.open_table(Table::Conversations.definition())?;
     for row in reader.merged(Table::Events)?.iter()? {
         let (key, value) = row?;
         let event_no = read_number(key.value()).ok_or_else(|| malformed(Table::Events))?;
         let (row, _) = EventRow::read(event_no, value.value())?;
-        put(Table::EventIds, &row.event_id.to_bytes(), key.value())?;
+        ids.insert(row.event_id.to_bytes().as_slice(), key.value())?;
         let Some(no) = row.conversation_no else { continue };
         let event: Event = json(Table::Events, row.event)?;
         let conversation = event.envelope.conversation.as_ref().and_then(ConversationKey::of);
         let Some(conversation) = conversation.filter(|key| key.index().len() <= MAX_KEY_BYTES) else { continue };
-        put(Table::ConversationEvents, &pair(no, event_no), event.envelope.event_type.as_bytes())?;
+        listed.insert(pair(no, event_no).as_slice(), event.envelope.event_type.as_bytes())?;
         if !reader.has(Table::Conversations, conversation.index().as_bytes())? {
             let row = encode(&ConversationRow { no, key: conversation.clone() })?;
-            put(Table::Conversations, conversation.index().as_bytes(), &row)?;
+            conversations.insert(conversation.index().as_bytes(), row.as_slice())?;
         }
     }
-    for (key, usage) in usages(reader)? {
-        put(Table::Usage, &key, pair(usage.bytes, usage.keys).as_slice())?;
-    }
-    transaction.commit()?;
     Ok(())
 }
 

@@ -13,6 +13,9 @@ use crate::{
     },
 };
 
+/// Numbers of events, runs and the like are far below: a larger one is a damaged key, and the next number would follow it.
+const NUMBERS: u64 = 1 << 48;
+
 /// True if the key and the value are those of a row of the table. What a row refers to is not looked at.
 pub(super) fn is_row(table: Table, key: &[u8], value: &[u8]) -> bool {
     read(table, key, value).ok().flatten().is_some()
@@ -20,7 +23,8 @@ pub(super) fn is_row(table: Table, key: &[u8], value: &[u8]) -> bool {
 
 fn read(table: Table, key: &[u8], value: &[u8]) -> Result<Option<()>, LedgerError> {
     let is = |holds: bool| Ok(holds.then_some(()));
-    let no = read_number(key);
+    let no = read_number(key).filter(|no| *no < NUMBERS);
+    let pair = read_pair(key).filter(|(first, second)| *first < NUMBERS && *second < NUMBERS);
     match table {
         Table::Meta => is(true),
         Table::Events => {
@@ -39,7 +43,7 @@ fn read(table: Table, key: &[u8], value: &[u8]) -> Result<Option<()>, LedgerErro
             json::<&RawValue>(table, own).map(|_| no.map(drop))
         }
         Table::RunEvents => {
-            let Some((run_no, first)) = read_pair(key) else { return Ok(None) };
+            let Some((run_no, first)) = pair else { return Ok(None) };
             for event in stored_events(first, value)? {
                 serde_json::from_str::<&RawValue>(event?.1.data).map_err(LedgerError::damaged)?;
             }
@@ -49,7 +53,7 @@ fn read(table: Table, key: &[u8], value: &[u8]) -> Result<Option<()>, LedgerErro
         Table::Conversations => {
             json::<ConversationRow>(table, value).map(|row| (row.key.index().as_bytes() == key).then_some(()))
         }
-        Table::Transcript => json::<TranscriptRow>(table, value).map(|_| read_pair(key).map(drop)),
+        Table::Transcript => json::<TranscriptRow>(table, value).map(|_| pair.map(drop)),
         Table::State => json::<&RawValue>(table, value).map(|_| schema::read_state_key(key).map(drop)),
         Table::Audit => {
             let Some(first) = no else { return Ok(None) };
@@ -67,8 +71,8 @@ fn read(table: Table, key: &[u8], value: &[u8]) -> Result<Option<()>, LedgerErro
         Table::BlobRefs => is(schema::read_blob_ref(key).is_some()),
         Table::Storage => is(schema::read_state_key(key).is_some() && read_stored(value).is_some()),
         Table::Usage => is(read_usage(value).is_some()),
-        Table::ConversationEvents => is(read_pair(key).is_some()),
-        Table::Journal => is(read_pair(key).is_some() && read_segment(value).is_some()),
+        Table::ConversationEvents => is(pair.is_some()),
+        Table::Journal => is(pair.is_some() && read_segment(value).is_some()),
         Table::Parked => json::<Park>(table, value).map(|_| no.map(drop)),
         Table::Wakes => is(read_pair(key).is_some()),
         Table::Waits => is(read_wait_key(key).is_some()),
@@ -83,6 +87,31 @@ fn read(table: Table, key: &[u8], value: &[u8]) -> Result<Option<()>, LedgerErro
                 }
             }
             Ok(no.map(drop))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::{number, pair};
+
+    #[test]
+    fn rows_of_other_tables_and_of_damaged_keys_are_no_rows() {
+        let state = schema::state_key("scope", "key");
+        assert!(
+            is_row(Table::State, &state, b"{}") && !is_row(Table::State, &state, b"{") && !is_row(Table::State, b"key", b"{}")
+        );
+        assert!(is_row(Table::Active, &number(7), b"") && !is_row(Table::Active, &number(7), b"x"));
+        assert!(!is_row(Table::Active, &number(NUMBERS), b""));
+        assert!(is_row(Table::ConversationEvents, &pair(1, 2), b"message"));
+        assert!(!is_row(Table::ConversationEvents, &pair(1, u64::MAX), b"message"));
+        assert!(!is_row(Table::Runs, &number(1), b"{}") && !is_row(Table::Events, &number(1), &[7; 40]));
+        assert!(
+            is_row(Table::SharedParts, &part_digest(b"{}"), b"{}") && !is_row(Table::SharedParts, &part_digest(b"{}"), b"[]")
+        );
+        for table in Table::ALL.iter().filter(|table| **table != Table::Meta) {
+            assert!(!is_row(*table, b"\xff\xfe", b"\xff\xff\xff"), "{}", table.name());
         }
     }
 }
