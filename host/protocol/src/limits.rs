@@ -80,7 +80,7 @@ pub struct Limits {
     pub conversation_queue: usize,
     /// A component file.
     pub component_bytes: u64,
-    /// CPU time of the process that compiles a component, in whole seconds; three times as long in all.
+    /// CPU time of the process that compiles a component, in whole seconds; ten times as long in all.
     pub compile_ms: u64,
     /// Memory of the process that compiles one, in bytes. A component with a Python interpreter takes some hundred MiB.
     pub compile_memory_bytes: u64,

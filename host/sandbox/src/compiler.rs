@@ -24,7 +24,9 @@ use crate::{engine, imports::ImportRefusal};
 pub const COMPILER: &str = "compile-component";
 
 /// Nice value of the process: who is served goes first.
-const NICE: i32 = 10;
+const NICE: i32 = 5;
+/// The process may wait so many times as long for a core as it may compute.
+const PATIENCE: u64 = 10;
 /// The reason of a failure that is read from the process. A message of the compiler is a line or two.
 const MAX_REASON: u64 = 8 * 1024;
 /// Exit code of a component that is not valid.
@@ -111,8 +113,7 @@ pub(crate) async fn compile_apart(program: &Path, limits: &Limits, bytes: Arc<Ve
         tokio::try_join!(gives, stdout.read_to_end(&mut code), stderr.read_to_string(&mut reason))?;
         compiler.wait().await
     };
-    // The process may wait for a core.
-    let wait = Duration::from_millis(limits.compile_ms.saturating_mul(3)).max(Duration::from_secs(1));
+    let wait = Duration::from_millis(limits.compile_ms.saturating_mul(PATIENCE)).max(Duration::from_secs(1));
     match tokio::time::timeout(wait, compiling).await {
         Ok(Ok(status)) if status.success() => Ok(code),
         Ok(Ok(status)) => Err(refusal(status, reason.trim(), limits)),

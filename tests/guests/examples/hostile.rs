@@ -309,7 +309,7 @@ fn stateful(command: &str, words: &mut Words<'_>) -> Result<Answer, ApiError> {
             state::set(scope, key, words.0)?;
             say("")
         }
-        "ask-in-vain" => {
+        "state-in-vain" => {
             for _ in 0..words.number()? {
                 if state::get(StateScope::Actor, "x").is_ok() {
                     return say("it was granted");

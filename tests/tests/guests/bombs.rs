@@ -78,7 +78,7 @@ async fn a_component_that_is_too_much_for_the_compiler_stops_nobody() {
             "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n[limits]\nmax_live_runs = 50\n{limits}"
         )
     };
-    let mut host = Host::limited(&["echo"], &config("compile_ms = 6000\nplugins_wait_ms = 2000\n"));
+    let mut host = Host::limited(&["echo"], &config("compile_ms = 4000\nplugins_wait_ms = 2000\n"));
     assert_eq!(report(&host, "echo.wasm").await["status"], "ready");
     host.terminate();
 

@@ -41,7 +41,6 @@ async fn features_that_are_off_are_refused_one_by_one() {
         ("atomics", "(core module (memory 1) (func i32.const 0 i32.atomic.load drop))"),
         ("exceptions", "(core module (type (func)) (tag (type 0)))"),
         ("GC", "(core module (type (struct (field i32))))"),
-        ("typed references", "(core module (type (func)) (func (param (ref 0))))"),
         ("page sizes", "(core module (memory 1 (pagesize 1)))"),
         ("stack switching", "(core module (type (func)) (type (cont 0)))"),
         ("streams", "(type (stream u8))"),

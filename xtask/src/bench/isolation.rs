@@ -13,7 +13,7 @@ const MANY: [usize; 3] = [1, 10, 100];
 const ATTACKS: [(&str, &str); 5] = [
     ("spin", "loop"),
     ("calls", "loop-calls"),
-    ("refused", "ask-in-vain 1000000000"),
+    ("refused", "state-in-vain 1000000000"),
     ("emit", "emit-n 1000000000"),
     ("log", "log-flood 1000000000"),
 ];

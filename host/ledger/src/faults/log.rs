@@ -99,7 +99,7 @@ async fn a_write_refused_by_a_failed_sync_is_absent_after_a_crash() {
     assert_eq!(reopened.active_runs().unwrap(), [kept]);
 }
 
-/// Whatever a disk leaves of a refused batch, and of its removal, is not taken for damage to an acknowledged one.
+/// Remains of a refused batch, and of its removal, are not taken for damage to an acknowledged one.
 #[tokio::test]
 async fn a_refused_batch_is_no_damage_after_a_crash() {
     for fault in [Fault::Write, Fault::Torn, Fault::Sync] {

@@ -39,6 +39,9 @@ mod tools;
 
 pub(crate) use artifacts::RunArtifacts;
 
+/// Bytes of an event besides the content of its result: names of fields, braces.
+const ENVELOPE_BYTES: usize = 64;
+
 /// The host calls of one run.
 #[derive(Clone)]
 pub(crate) struct RunCalls {
@@ -170,7 +173,8 @@ impl RunCalls {
     ) -> Result<PendingWrite, ApiError> {
         let run = &*self.run;
         let (count, bytes) = (batch.len(), batch.bytes().sum());
-        let room = run.take_room(bytes as u64);
+        let room_bytes = (bytes + count * ENVELOPE_BYTES) as u64;
+        let room = run.take_room(room_bytes);
         // A batch that is larger than the burst would wait for ever.
         let counted = count.min(run.limits.results_burst as usize);
         let allowed = || {
@@ -230,7 +234,7 @@ impl RunCalls {
         };
         let passed = run.pass(Call::results(EMIT, digest, counted).bytes(bytes), allowed, effect).await;
         if passed.outcome.is_err() {
-            run.give_back_room(bytes as u64);
+            run.give_back_room(room_bytes);
         }
         let last = passed.outcome?;
         if let Some(replayed) = batch.filter(|_| sets_state && passed.past.is_some()) {

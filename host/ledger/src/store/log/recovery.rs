@@ -51,7 +51,7 @@ struct Frames {
 struct Later {
     /// Batch of the first one.
     first: u64,
-    /// Its offset.
+    /// Offset of that one.
     at: u64,
     /// Number of those whose payload is right.
     readable: u64,

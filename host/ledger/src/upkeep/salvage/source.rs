@@ -17,14 +17,14 @@ use crate::{
 
 /// Bytes of a file of redb that say where everything is: 64 for what never changes, and two slots of 128 for the last commits.
 const HEADER: usize = 320;
-/// Those that never change.
+/// Bytes of the header that never change.
 const GEOMETRY: usize = 64;
 /// Byte with the flags of the header.
 const FLAGS: usize = 9;
 /// The flag that says which slot counts.
 const SLOT: u8 = 1;
 
-/// What can be read of a ledger.
+/// The readable part of a ledger.
 pub(super) struct Source {
     pub(super) reader: Option<Reader>,
     /// Version of the rows.
