@@ -35,8 +35,9 @@ async fn each_request_is_recorded_by_its_origin_and_outcome() {
         (&*there, "unauthorized"),
         (&*here, "runtime_error"),
         (&*here, "invalid_argument"),
-        (&*there, "unauthorized"),
         (&*here, "unauthorized"),
+        // A refusal that comes again is counted, and written at the end.
+        (&*there, "unauthorized"),
     ];
     assert_eq!(seen, expected);
     assert!(records.iter().all(|record| record.duration_us.is_some() && record.bytes > Some(0)), "{records:#?}");

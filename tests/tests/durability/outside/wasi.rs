@@ -111,9 +111,12 @@ async fn two_requests_are_on_their_way_at_once() {
 
     let one = world(&outside, "[limits]\nhttp_requests_at_once = 1\n").await;
     let step_outcomes = take(&one, &format!("two {} {}", outside.url("after/300/one"), outside.url("ok/too-many"))).await;
-    assert_eq!(step_outcomes[0]["said"][0], "after/300/one", "{step_outcomes:?}");
-    is(&step_outcomes[0]["said"][1], "ConnectionLimitReached");
-    assert_eq!(outside.times("ok/too-many"), 0);
+    // Each request is made by a task of its own, so either may be the one.
+    let said = step_outcomes[0]["said"].as_array().unwrap();
+    let (made, refused): (Vec<_>, Vec<_>) = said.iter().partition(|outcome| outcome.is_string());
+    assert_eq!((made.len(), refused.len()), (1, 1), "{step_outcomes:?}");
+    is(refused[0], "ConnectionLimitReached");
+    assert_eq!(outside.times("after/300/one") + outside.times("ok/too-many"), 1);
     one.host.shutdown(PATIENCE).await;
 }
 
