@@ -212,7 +212,7 @@ impl Execution {
                 resource: kind.resource,
                 outcome: kind.code.as_str().to_owned().into(),
                 details: Some(json!({ "count": count })),
-                ..self.audit_record(kind.function)
+                ..self.audit_record(kind.function.into())
             });
             fact
         });

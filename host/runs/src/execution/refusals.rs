@@ -3,8 +3,6 @@
 //! A guest may be refused some hundred times a second, so what repeats is counted: the counts are written when the run ends or
 //! leaves memory. A kind is a function, a resource and a code. After [`MAX_KINDS`], refusals of new kinds are counted together.
 
-use std::borrow::Cow;
-
 use agent_host_facts::record::{Limit, PermissionDenial};
 use agent_host_protocol::{ApiError, ErrorCode, Limits};
 use parking_lot::Mutex;
@@ -38,7 +36,7 @@ struct Count {
 /// A function that was refused, for what, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RefusalKind {
-    pub(crate) function: Cow<'static, str>,
+    pub(crate) function: String,
     pub(crate) resource: Option<String>,
     pub(crate) code: ErrorCode,
 }
@@ -60,7 +58,7 @@ impl Refusals {
     /// Counts a refusal. `None` if it is not the first of its kind.
     pub(crate) fn note(
         &self,
-        function: &Cow<'static, str>,
+        function: &str,
         resource: Option<&str>,
         refusal: &ApiError,
         limits: &Limits,
@@ -71,7 +69,7 @@ impl Refusals {
             // The rate is that of all calls together.
             let is_of_rate = matches!(fact, Some(Fact::LimitReached(_)));
             is_of_rate == is_rate
-                && (is_rate || kind.function == *function && kind.resource.as_deref() == resource && kind.code == refusal.code)
+                && (is_rate || kind.function == function && kind.resource.as_deref() == resource && kind.code == refusal.code)
         });
         if let Some(known) = known {
             known.more += 1;
@@ -90,13 +88,14 @@ impl Refusals {
             ErrorCode::Unauthorized | ErrorCode::RateLimited => Some(Fact::PermissionDenied(PermissionDenial {
                 code: refusal.code.as_str().to_owned(),
                 count: None,
-                function: function.clone().into_owned(),
+                function: function.to_owned(),
                 message: refusal.message.chars().take(MAX_MESSAGE_CHARS).collect(),
                 resource: resource.map(str::to_owned),
             })),
             _ => None,
         };
-        let kind = RefusalKind { function: function.clone(), resource: resource.map(str::to_owned), code: refusal.code.clone() };
+        let kind =
+            RefusalKind { function: function.to_owned(), resource: resource.map(str::to_owned), code: refusal.code.clone() };
         counts.kinds.push(Count { kind, fact: fact.clone(), more: 0 });
         Some(FirstRefusal { fact })
     }
@@ -142,17 +141,17 @@ mod tests {
 
     fn counted(refusals: &Refusals) -> Vec<(String, Option<String>, u64, bool)> {
         let counts = refusals.take_counts().into_iter();
-        counts.map(|of| (of.kind.function.into_owned(), of.kind.resource, of.count, of.fact.is_some())).collect()
+        counts.map(|of| (of.kind.function, of.kind.resource, of.count, of.fact.is_some())).collect()
     }
 
     #[test]
     fn the_first_of_each_kind_is_said_and_the_rest_is_counted() {
         let (refusals, limits) = (Refusals::default(), Limits::default());
-        let note = |resource| refusals.note(&"models.invoke".into(), Some(resource), &denied(), &limits);
+        let note = |resource| refusals.note("models.invoke", Some(resource), &denied(), &limits);
         assert!(note("a").is_some_and(|first| first.fact.is_some()) && note("b").is_some());
         assert!(note("a").is_none() && note("a").is_none());
         // A bad request is no fact, and fills the audit no more than the others.
-        let bad = || refusals.note(&"tools.call".into(), None, &ApiError::new(ErrorCode::NotFound, "?"), &limits);
+        let bad = || refusals.note("tools.call", None, &ApiError::new(ErrorCode::NotFound, "?"), &limits);
         assert!(bad().is_some_and(|first| first.fact.is_none()) && bad().is_none());
         let expected = [("models.invoke".to_owned(), Some("a".to_owned()), 2, true), ("tools.call".to_owned(), None, 1, false)];
         assert_eq!(counted(&refusals), expected);
@@ -163,7 +162,7 @@ mod tests {
     fn kinds_are_bounded() {
         let (refusals, limits) = (Refusals::default(), Limits::default());
         let named: Vec<_> = (0..MAX_KINDS + 5).map(|n| n.to_string()).collect();
-        let first = named.iter().filter_map(|name| refusals.note(&"storage.get".into(), Some(name), &denied(), &limits));
+        let first = named.iter().filter_map(|name| refusals.note("storage.get", Some(name), &denied(), &limits));
         assert_eq!(first.count(), MAX_KINDS);
         assert_eq!(counted(&refusals), [("*".to_owned(), None, 5, true)]);
     }

@@ -2,6 +2,7 @@
 
 mod appends;
 mod captures;
+mod interrupted;
 
 use std::{
     fs,
