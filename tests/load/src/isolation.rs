@@ -106,7 +106,11 @@ async fn cancel(mut connection: Connection, run: &str) -> anyhow::Result<()> {
     anyhow::ensure!(matches!(status, 200 | 202 | 409), "run {run} is not cancelled: {status} {answer}");
     loop {
         let run: Value = serde_json::from_str(connection.get(&path).await?)?;
-        if run["status"].as_str().is_some_and(|status| !matches!(status, "created" | "queued" | "running" | "waiting")) {
+        if run
+            .get("status")
+            .and_then(Value::as_str)
+            .is_some_and(|status| !matches!(status, "created" | "queued" | "running" | "waiting"))
+        {
             return Ok(());
         }
         sleep(LOOK).await;
