@@ -103,7 +103,7 @@ fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(failures)
 }
 
-/// What became of each test, by its name with modules.
+/// The outcome of each test, by its name with modules.
 #[derive(Debug)]
 pub(crate) struct Outcomes {
     pub(crate) tests: Vec<(String, bool)>,

@@ -134,8 +134,8 @@ fn refusal(status: ExitStatus, reason: &str, limits: &Limits) -> ImportRefusal {
     }
     match status.signal().and_then(rustix::process::Signal::from_named_raw) {
         Some(rustix::process::Signal::XCPU) => too_long(limits),
-        // An allocation that fails ends a process so.
-        Some(rustix::process::Signal::ABORT) => (
+        // An allocation that fails ends a process so, and a stack that cannot grow.
+        Some(rustix::process::Signal::ABORT | rustix::process::Signal::SEGV | rustix::process::Signal::BUS) => (
             RefusalCode::CompileMemory,
             format!("compiling needs more than {} bytes of memory", limits.compile_memory_bytes),
             "make the component smaller, or raise `limits.compile_memory_bytes`".to_owned(),

@@ -223,7 +223,7 @@ async fn refusals_are_slowed_down_and_counted() {
     let began = Instant::now();
     // No actor is known, so its state cannot be read.
     let ended = world.say("state-in-vain 80").await;
-    assert_eq!(ended.answer_text(), "refused");
+    assert_eq!(ended.answer_text(), "ok refused");
     assert!(began.elapsed() >= Duration::from_millis(590), "60 of them wait: {:?}", began.elapsed());
     let audit = world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap().items;
     let [first, others] = audit.as_slice() else { panic!("{audit:#?}") };

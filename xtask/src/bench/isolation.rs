@@ -9,7 +9,7 @@ use super::{
 
 /// Guests of each kind. The pool has room for them, and for those who are honest.
 const MANY: [usize; 3] = [1, 10, 100];
-/// What a guest does, by the name of its figures; it goes on until it is cancelled.
+/// Deeds of a guest, by the names of their figures; each goes on until it is cancelled.
 const ATTACKS: [(&str, &str); 5] = [
     ("spin", "loop"),
     ("calls", "loop-calls"),

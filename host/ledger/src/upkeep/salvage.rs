@@ -77,7 +77,7 @@ pub struct SalvageReport {
     pub blobs: u64,
     /// Their bytes.
     pub blob_bytes: u64,
-    /// What is not in the new ledger, at most 1,000 of them.
+    /// Things that are not in the new ledger, at most 1,000 of them.
     pub missing: Vec<Missing>,
     /// Number of what is not in the new ledger.
     pub missing_count: u64,

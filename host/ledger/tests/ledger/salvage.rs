@@ -1,4 +1,4 @@
-//! What can be read of a damaged ledger is in the new one, and what cannot is listed.
+//! A salvage: the readable part of a damaged ledger is in the new one, and the rest is listed.
 
 #![allow(
     clippy::unwrap_used,

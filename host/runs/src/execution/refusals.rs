@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use crate::record::facts::Fact;
 
-/// Kinds of refusals that an execution tells apart.
-const MAX_KINDS: usize = 32;
+/// Kinds of refusals that an execution tells apart: more than the contract has functions.
+const MAX_KINDS: usize = 100;
 
 /// Characters of the message of a refusal in its fact. It may have names that the guest has given.
 const MAX_MESSAGE_CHARS: usize = 500;

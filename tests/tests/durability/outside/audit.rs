@@ -40,7 +40,9 @@ async fn each_request_is_recorded_by_its_origin_and_outcome() {
         (&*there, "unauthorized"),
     ];
     assert_eq!(seen, expected);
-    assert!(records.iter().all(|record| record.duration_us.is_some() && record.bytes > Some(0)), "{records:#?}");
+    let (counted, observed) = records.split_last().unwrap();
+    assert!(observed.iter().all(|record| record.duration_us.is_some() && record.bytes > Some(0)), "{records:#?}");
+    assert_eq!(counted.details.as_ref().unwrap()["count"], 1, "{records:#?}");
     let all = serde_json::to_string(&audit(&world, &ended)).unwrap();
     assert!(!all.contains("hidden"), "{all}");
     world.host.shutdown(PATIENCE).await;

@@ -1,4 +1,4 @@
-//! What follows from other rows of a salvaged ledger, made anew, and what its rows say is missing.
+//! Rows of a salvaged ledger that follow from others, made anew, and the things that its rows name and that are missing.
 
 use std::collections::{HashMap, HashSet};
 
@@ -206,7 +206,7 @@ fn list_gap(kind: &'static str, from: u64, to: u64, count: u64, missing: &mut Ve
     }
 }
 
-/// What a run lacks of its events; `None` for a run that has all.
+/// The events that a run lacks, in words; `None` for a run that has all.
 fn incomplete(reader: &Reader, run_no: u64, run: &Run) -> Result<Option<String>, LedgerError> {
     let (mut count, mut last) = (0, 0);
     let read = reader.each_event(run_no, 0, |sequence, _| {

@@ -34,7 +34,7 @@ pub(super) struct Source {
     file: Option<DamagedFile>,
 }
 
-/// What `meta` of a store says, as far as it can be read.
+/// The fields of `meta` of a store, as far as they can be read.
 #[derive(Default)]
 struct StoreMeta {
     format: Option<u32>,
