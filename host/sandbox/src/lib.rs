@@ -47,5 +47,6 @@ pub use handles::{ArtifactReader, ArtifactWriter, HttpResponse, ResponseStream};
 pub use plugins::{Plugins, PluginsError, Runner};
 pub use run::Outcome;
 pub use sandbox::{Options, Place, Sandbox, SandboxError};
+pub use threads::PacedGuest;
 pub use turns::ComputeShare;
 pub use world::{GuestClock, World};

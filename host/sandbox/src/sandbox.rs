@@ -14,7 +14,7 @@ use crate::{
     engine::{EngineError, GuestEngine},
     guest::Guest,
     run::{self, Outcome},
-    threads::GuestThreads,
+    threads::{GuestThreads, PacedGuest},
     turns::ComputeShare,
     world::World,
 };
@@ -131,11 +131,11 @@ impl Sandbox {
 
     /// Executes a guest where this future is polled, and in turns on threads of low priority once it computes. The turns are
     /// shared fairly.
-    pub fn pace<T: Send + 'static>(
+    pub fn pace<T: Send + 'static, S: Fn() -> ComputeShare + Unpin>(
         &self,
-        share: impl Fn() -> ComputeShare + Unpin,
+        share: S,
         guest: impl Future<Output = T> + Send + 'static,
-    ) -> impl Future<Output = T> {
+    ) -> PacedGuest<T, S> {
         self.threads.pace(share, guest)
     }
 

@@ -45,8 +45,10 @@ pub(crate) struct GuestThreads {
     turns: Arc<Turns>,
 }
 
-/// A guest that begins on the threads of runs.
-pub(crate) struct PacedGuest<T, S> {
+/// A guest that begins on the threads of runs, and goes on on those for guests that compute.
+///
+/// Dropping it ends the guest soon; [`PacedGuest::end`] says when.
+pub struct PacedGuest<T, S> {
     threads: Arc<GuestThreads>,
     share: S,
     here: Option<BoxFuture<'static, T>>,
@@ -101,6 +103,18 @@ impl Drop for GuestThreads {
     fn drop(&mut self) {
         // The last run may drop it, on a thread that cannot wait for itself.
         self.runs.take().into_iter().chain(self.computing.take()).for_each(Runtime::shutdown_background);
+    }
+}
+
+impl<T, S> PacedGuest<T, S> {
+    /// Ends the guest wherever it is. Nothing of it is executed any more when this returns.
+    pub async fn end(mut self) {
+        self.here = None;
+        if let Some(mut computing) = self.computing.take() {
+            computing.0.abort();
+            // Cancelled, or ended meanwhile.
+            drop((&mut computing.0).await);
+        }
     }
 }
 
@@ -159,7 +173,11 @@ impl<T: Send + 'static, S: Fn() -> ComputeShare + Unpin> Future for PacedGuest<T
         if let Some(guest) = this.here.take() {
             this.computing = Some(this.threads.compute((this.share)(), guest));
         }
-        this.computing.as_mut().map_or(Poll::Pending, |guest| guest.poll_unpin(cx))
+        let polled = this.computing.as_mut().map_or(Poll::Pending, |guest| guest.poll_unpin(cx));
+        if polled.is_ready() {
+            this.computing = None;
+        }
+        polled
     }
 }
 
@@ -275,6 +293,23 @@ mod tests {
         // Each guest holds one reference.
         until(&|| Arc::strong_count(&ends) == 1);
         assert!(!threads.turns.are_short());
+    }
+
+    #[test]
+    fn an_ended_guest_does_nothing_any_more() {
+        let threads = GuestThreads::start().unwrap();
+        for _ in 0..20 {
+            let (seen, ends) = (Seen::default(), Arc::new(AtomicBool::new(false)));
+            let runs = threads.runs();
+            runs.block_on(async {
+                let mut guest = threads.pace(|| share("x"), computes(Arc::clone(&seen), Arc::clone(&ends)));
+                // It computes, and is interrupted in the middle of it.
+                let waited = tokio::time::timeout(Duration::from_millis(20), &mut guest).await;
+                assert!(waited.is_err());
+                guest.end().await;
+            });
+            assert_eq!(Arc::strong_count(&ends), 1, "it is gone");
+        }
     }
 
     #[test]

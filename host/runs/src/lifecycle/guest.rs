@@ -168,7 +168,7 @@ impl GuestBody {
         let terms = Arc::clone(&task.run.terms);
         let share =
             move || ComputeShare { workspace: terms.grant.workspace().into(), binding: terms.grant.binding_id.as_str().into() };
-        let executed = sandbox.pace(share, log_context::inherit(guest));
+        let mut paced = sandbox.pace(share, log_context::inherit(guest));
         let waiting_writes = async {
             tokio::time::sleep(UNWRITTEN_START).await;
             execution.writer.write_start().await;
@@ -177,7 +177,7 @@ impl GuestBody {
         let executed = async {
             tokio::select! {
                 biased;
-                outcome = executed => outcome,
+                outcome = &mut paced => outcome,
                 never = waiting_writes => match never {},
             }
         };
@@ -189,7 +189,7 @@ impl GuestBody {
             task.cancelled.cancelled().await;
             tokio::time::sleep(grace).await;
         };
-        Ok(tokio::select! {
+        let exit = tokio::select! {
             biased;
             () = cancelled => Exit::End(task.cancelled_terminal()?),
             () = too_late => Exit::End(timed_out(deadline_ms)),
@@ -202,7 +202,10 @@ impl GuestBody {
                 Outcome::Failed(failure) => Terminal::Failed(failure),
                 Outcome::Broken { code, message } => Terminal::Failed(RunFailure::host(code, message)),
             }),
-        })
+        };
+        // Nothing of the guest may be written behind the end of its run.
+        paced.end().await;
+        Ok(exit)
     }
 }
 
