@@ -31,6 +31,8 @@ const PATIENCE: u64 = 10;
 const MAX_REASON: u64 = 8 * 1024;
 /// Exit code of a component that is not valid.
 const INVALID: u8 = 3;
+/// Exit code where memory that was asked for was refused.
+const OUT_OF_MEMORY: u8 = 4;
 
 /// Compiles the component on standard input to standard output. `args` are the arguments of the process after [`COMPILER`]: the
 /// limits of the host, as JSON.
@@ -45,21 +47,26 @@ pub fn compile(args: &[OsString]) -> ExitCode {
         let limits = args.first().and_then(|limits| limits.to_str()).ok_or("the host starts this command")?;
         let limits: Limits = serde_json::from_str(limits).map_err(|error| format!("limits cannot be read: {error}"))?;
         bound(&limits).map_err(|error| format!("limits cannot be set: {error}"))?;
-        let mut bytes = Vec::new();
-        io::stdin().take(limits.component_bytes).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-        Ok::<_, String>((limits, bytes))
+        Ok::<_, String>(limits)
     };
-    let (limits, bytes) = match prepared() {
-        Ok(prepared) => prepared,
+    let limits = match prepared() {
+        Ok(limits) => limits,
         Err(reason) => return failed(1, &reason),
     };
+    let mut bytes = Vec::new();
+    if let Err(error) = io::stdin().take(limits.component_bytes).read_to_end(&mut bytes) {
+        return failed(if error.kind() == io::ErrorKind::OutOfMemory { OUT_OF_MEMORY } else { 1 }, &error);
+    }
     let code = Engine::new(&engine::without_pool(&limits)).and_then(|engine| engine.precompile_component(&bytes));
     match code {
         Ok(code) => match io::stdout().write_all(&code) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(1, &error),
         },
-        Err(error) => failed(INVALID, &format!("{error:#}")),
+        Err(error) => {
+            let refused = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory);
+            failed(if refused { OUT_OF_MEMORY } else { INVALID }, &format!("{error:#}"))
+        }
     }
 }
 
@@ -129,23 +136,30 @@ pub(crate) async fn compile_apart(program: &Path, limits: &Limits, bytes: Arc<Ve
 /// The refusal of a component whose compiler has failed.
 fn refusal(status: ExitStatus, reason: &str, limits: &Limits) -> ImportRefusal {
     use std::os::unix::process::ExitStatusExt;
+
+    use rustix::process::Signal;
     if status.code() == Some(i32::from(INVALID)) {
         return invalid(reason);
     }
-    match status.signal().and_then(rustix::process::Signal::from_named_raw) {
-        Some(rustix::process::Signal::XCPU) => too_long(limits),
+    match (status.signal().and_then(Signal::from_named_raw), status.code()) {
+        (Some(Signal::XCPU), _) => too_long(limits),
         // An allocation that fails ends a process so, and a stack that cannot grow.
-        Some(rustix::process::Signal::ABORT | rustix::process::Signal::SEGV | rustix::process::Signal::BUS) => (
-            RefusalCode::CompileMemory,
-            format!("compiling needs more than {} bytes of memory", limits.compile_memory_bytes),
-            "make the component smaller, or raise `limits.compile_memory_bytes`".to_owned(),
-        ),
+        (Some(Signal::ABORT | Signal::SEGV | Signal::BUS), _) => out_of_memory(limits),
+        (None, Some(code)) if code == i32::from(OUT_OF_MEMORY) => out_of_memory(limits),
         _ => (
             RefusalCode::CompileFailed,
             format!("the compiler has ended with {status}: {reason}"),
             "copy the file again; if that does not help, report this file to the makers of the host".to_owned(),
         ),
     }
+}
+
+fn out_of_memory(limits: &Limits) -> ImportRefusal {
+    (
+        RefusalCode::CompileMemory,
+        format!("compiling needs more than {} bytes of memory", limits.compile_memory_bytes),
+        "make the component smaller, or raise `limits.compile_memory_bytes`".to_owned(),
+    )
 }
 
 pub(crate) fn too_long(limits: &Limits) -> ImportRefusal {

@@ -6,7 +6,7 @@ use agent_host_tests::{support::Host, world::PATIENCE};
 use serde_json::Value;
 
 /// Pieces of text of a capture: work for some time.
-const PIECES: usize = 20_000;
+const PIECES: usize = 200_000;
 /// A host may be faster than its killer.
 const ATTEMPTS: usize = 5;
 
