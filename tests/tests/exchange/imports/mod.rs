@@ -2,7 +2,6 @@
 
 mod appends;
 mod captures;
-mod interrupted;
 
 use std::{
     fs,
