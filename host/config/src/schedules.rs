@@ -141,10 +141,19 @@ impl TickRule {
         };
         let rule = if hour.starts_with('*') { Rule::Passing(parse(name)?) } else { Rule::Wall { crontab: parse("UTC")?, zone } };
         let rule = Self(rule);
-        if rule.next(time::now()).is_none() {
+        if rule.next(rule.now()).is_none() {
             return Err(format!("`cron`: \"{cron}\" is at no time within four years"));
         }
         Ok(rule)
+    }
+
+    /// Now, by the clock that the rule follows: a calendar is that of the machine, and intervals are those of the host.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Rule::Every(_) | Rule::Passing(_) => time::now(),
+            Rule::Wall { .. } => time::wall(),
+        }
     }
 
     /// The first tick after a moment, where there is one.

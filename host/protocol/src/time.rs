@@ -2,7 +2,7 @@
 //!
 //! The clock of a machine can be set back, and then whatever waits for a time would wait for as much longer. So the time of the host
 //! never goes back: it follows the machine's clock forward, and where that was set back, it goes on at nine tenths of its pace until
-//! both agree again.
+//! both agree again. Times that others wrote are compared with the machine's clock itself: tokens, signatures, calendars.
 
 use std::{
     sync::{
@@ -25,7 +25,13 @@ const TOLERANCE_NS: i64 = NS_PER_MS;
 
 static CLOCK: LazyLock<(Instant, Clock)> = LazyLock::new(|| (Instant::now(), Clock::new()));
 
-/// Now. A clock before 1970 reads as 0.
+/// Now, by the clock of the machine: for times that others wrote. A clock before 1970 reads as 0.
+#[must_use]
+pub fn wall() -> Timestamp {
+    u64::try_from(readings().0 / NS_PER_MS).unwrap_or(0)
+}
+
+/// Now, as the host counts.
 #[must_use]
 pub fn now() -> Timestamp {
     now_us() / 1_000

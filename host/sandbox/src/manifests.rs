@@ -11,8 +11,8 @@ use crate::{
     guest::{Guest, PollWait},
     imports::ImportRefusal,
     run::{self, Breakage},
+    slots::ComputeShare,
     threads::GuestThreads,
-    turns::ComputeShare,
     world::{GuestClock, World},
 };
 

@@ -43,7 +43,7 @@ pub(crate) fn store(engine: &Engine, guest: Guest, limits: &Limits) -> Store<Gue
     store.limiter(|guest| &mut guest.limits);
     store.set_hostcall_fuel(limits.host_call_bytes);
     store.set_max_component_handles(limits.guest_handles);
-    // A guest that computes gives way from time to time, so that others have their turn and its driver can drop it at its
+    // A guest that computes gives way from time to time, so that others have their slot and its driver can drop it at its
     // deadline or after a cancellation. The callback touches no data of the guest.
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(|_| Ok(threads::on_look()));

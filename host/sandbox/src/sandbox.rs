@@ -14,8 +14,8 @@ use crate::{
     engine::{EngineError, GuestEngine},
     guest::Guest,
     run::{self, Outcome},
+    slots::ComputeShare,
     threads::{GuestThreads, PacedGuest},
-    turns::ComputeShare,
     world::World,
 };
 
@@ -129,8 +129,8 @@ impl Sandbox {
         }
     }
 
-    /// Executes a guest where this future is polled, and in turns on threads of low priority once it computes. The turns are
-    /// shared fairly.
+    /// Executes a guest where this future is polled, and in slots on threads of low priority once it computes. The slots are
+    /// shared fairly. A guest whose run ends is ended with [`PacedGuest::end`]: dropped, it may go on for a moment.
     pub fn pace<T: Send + 'static, S: Fn() -> ComputeShare + Unpin>(
         &self,
         share: S,

@@ -1,7 +1,7 @@
 //! Threads of guests, apart from those that serve.
 //!
 //! Runs are executed on threads of their own, so that no client waits behind a guest. A guest that computes longer than
-//! [`SLICE`] leaves them: it goes on on threads of low priority, for one slice in each of its turns. Runs that compute little,
+//! [`SLICE`] leaves them: it goes on on threads of low priority, for one slice in each of its slots. Runs that compute little,
 //! clients and the ledger have the processor first.
 
 use std::{
@@ -22,11 +22,11 @@ use tokio::{
 };
 use wasmtime::UpdateDeadline;
 
-use crate::turns::{ComputeShare, Turns};
+use crate::slots::{ComputeShare, Slots};
 
 /// Time between two looks at a guest that computes.
 pub(crate) const SLICE: Duration = Duration::from_millis(2);
-/// Looks at a computing guest in one turn while no other waits: the largest delay of a stop is that many slices.
+/// Looks at a computing guest in one slot while no other waits: the largest delay of a stop is that many slices.
 const SLICES_ALONE: u32 = 5;
 /// Looks at a guest that has not left the threads of runs. The first may come at once, since slices begin together.
 const SLICES_AT_FIRST: u32 = 2;
@@ -42,7 +42,7 @@ thread_local! {
 pub(crate) struct GuestThreads {
     runs: Option<Runtime>,
     computing: Option<Runtime>,
-    turns: Arc<Turns>,
+    slots: Arc<Slots>,
 }
 
 /// A guest that begins on the threads of runs, and goes on on those for guests that compute.
@@ -75,7 +75,7 @@ impl GuestThreads {
                 }
             })
             .build()?;
-        Ok(Arc::new(Self { runs: Some(runs), computing: Some(computing), turns: Turns::new(count) }))
+        Ok(Arc::new(Self { runs: Some(runs), computing: Some(computing), slots: Slots::new(count) }))
     }
 
     /// The threads on which runs are executed.
@@ -95,7 +95,7 @@ impl GuestThreads {
     /// Executes a guest on the threads for guests that compute.
     pub(crate) fn compute<T: Send + 'static>(&self, share: ComputeShare, guest: BoxFuture<'static, T>) -> ComputingGuest<T> {
         let handle = self.computing.as_ref().map_or_else(Handle::current, |computing| computing.handle().clone());
-        ComputingGuest(handle.spawn(in_turns(Arc::clone(&self.turns), share, guest)))
+        ComputingGuest(handle.spawn(in_slots(Arc::clone(&self.slots), share, guest)))
     }
 }
 
@@ -118,16 +118,16 @@ impl<T, S> PacedGuest<T, S> {
     }
 }
 
-/// Polls a guest once in each turn.
-async fn in_turns<T>(turns: Arc<Turns>, share: ComputeShare, mut guest: BoxFuture<'static, T>) -> T {
+/// Polls a guest once in each slot.
+async fn in_slots<T>(slots: Arc<Slots>, share: ComputeShare, mut guest: BoxFuture<'static, T>) -> T {
     loop {
-        let turn = turns.take(&share).await;
-        let slices = if turns.are_short() { 1 } else { SLICES_ALONE };
+        let slot = slots.take(&share).await;
+        let slices = if slots.are_short() { 1 } else { SLICES_ALONE };
         let polled = poll_fn(|cx| Poll::Ready(look(guest.as_mut(), cx, slices))).await;
-        drop(turn);
+        drop(slot);
         match polled {
             (Poll::Ready(outcome), _) => return outcome,
-            // The task ends here where it was aborted, also if nobody else wants a turn.
+            // The task ends here where it was aborted, also if nobody else wants a slot.
             (Poll::Pending, true) => tokio::task::yield_now().await,
             (Poll::Pending, false) => woken().await,
         }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_guest_ends_while_it_computes_or_waits_for_its_turn() {
+    fn a_dropped_guest_ends_while_it_computes_or_waits_for_its_slot() {
         let threads = GuestThreads::start().unwrap();
         let (seen, ends) = (Seen::default(), Arc::new(AtomicBool::new(false)));
         let guests: Vec<_> =
@@ -292,7 +292,7 @@ mod tests {
         drop(guests);
         // Each guest holds one reference.
         until(&|| Arc::strong_count(&ends) == 1);
-        assert!(!threads.turns.are_short());
+        assert!(!threads.slots.are_short());
     }
 
     #[test]

@@ -359,6 +359,25 @@ async fn floods_are_bounded() {
 }
 
 #[tokio::test]
+async fn as_many_guests_as_there_may_be_have_the_tables_that_each_may_have() {
+    const GUESTS: u32 = 20;
+    let world = World::with(&["hostile"], Limits { max_live_runs: GUESTS, ..limits() }, vec![bound(HOSTILE)]).await;
+    let mut ids = Vec::new();
+    for _ in 0..GUESTS {
+        ids.push(world.send(Envelope::message("sleep 3000", "api")).await);
+    }
+    let began = Instant::now();
+    while world.host.readiness().live_runs < GUESTS as usize {
+        assert!(began.elapsed() < Duration::from_secs(60), "{} are live", world.host.readiness().live_runs);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for id in ids {
+        let ended = world.ended(id).await;
+        assert_eq!(ended.run.status, RunStatus::Completed, "{:?}", ended.run.failure);
+    }
+}
+
+#[tokio::test]
 async fn many_runs_wait_for_a_place_and_none_is_refused() {
     let world = World::with(&["hostile"], Limits { max_live_runs: 5, ..limits() }, vec![bound(HOSTILE)]).await;
     let mut ids = Vec::new();

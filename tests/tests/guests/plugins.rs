@@ -40,6 +40,7 @@ async fn every_component_that_cannot_be_admitted_says_why() {
         ("manifest_bad_version", RefusalCode::ManifestInvalid),
         ("manifest_bad_json", RefusalCode::ManifestInvalid),
         ("manifest_none", RefusalCode::ManifestInvalid),
+        ("manifest_many_hosts", RefusalCode::ManifestInvalid),
         ("manifest_undeclared", RefusalCode::UndeclaredImport),
         ("unknown_import", RefusalCode::UnknownImport),
         ("newer_minor", RefusalCode::ImportMismatch),

@@ -28,6 +28,11 @@ impl Reader {
         self.view.table(table)
     }
 
+    /// True if redb has the table.
+    pub(crate) fn has_table(&self, table: Table) -> Result<bool, LedgerError> {
+        self.view.has_table(table)
+    }
+
     /// The rows of a table that redb has. The rows in memory are not among them.
     pub(crate) fn merged(&self, table: Table) -> Result<StoredRows, LedgerError> {
         self.view.merged(table)

@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use redb::{ReadTransaction, ReadableDatabase, ReadableTableMetadata};
+use redb::{ReadTransaction, ReadableDatabase, ReadableTableMetadata, TableHandle};
 
 use crate::{
     boundary::guarded,
@@ -112,6 +112,15 @@ impl View {
             }
         };
         Ok(StoredRows { fresh, frozen, base: Some(base) })
+    }
+
+    /// True if redb has the table: a ledger of an older format has fewer.
+    pub(crate) fn has_table(&self, table: Table) -> Result<bool, LedgerError> {
+        let found = guarded(|| {
+            let mut tables = self.base.transaction.list_tables()?;
+            Ok::<_, LedgerError>(tables.any(|found| found.name() == table.name()))
+        });
+        found.map_err(LedgerError::damaged)?
     }
 
     /// The rows of a table that redb has, for readers that know the rest. Nothing is derived.

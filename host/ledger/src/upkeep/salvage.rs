@@ -79,7 +79,7 @@ pub struct SalvageReport {
     pub blob_bytes: u64,
     /// Things that are not in the new ledger, at most 1,000 of them.
     pub missing: Vec<Missing>,
-    /// Number of what is not in the new ledger.
+    /// Number of things that are not in the new ledger.
     pub missing_count: u64,
     /// The check of the new ledger: rows that refer to what is missing show here.
     pub check: CheckReport,
@@ -202,8 +202,8 @@ impl Salvage<'_> {
 
     /// Copies the rows of a table that can be read.
     fn table(&mut self, reader: &Reader, table: Table, format: u32, database: &Database) -> Result<(), BackupError> {
-        // Tables that the format of the ledger does not have.
-        if format < crate::rows::FORMAT && reader.merged(table).is_err_and(|error| is_absent(&error)) {
+        // Tables that the format of the ledger does not have. Where that cannot be read either, the rows say so.
+        if format < crate::rows::FORMAT && !reader.has_table(table).unwrap_or(true) {
             return Ok(());
         }
         let mut sink = Sink { database, table, chunk: Vec::new(), bytes: 0 };
@@ -277,11 +277,6 @@ impl Salvage<'_> {
         sync(&to)?;
         Ok((count, bytes))
     }
-}
-
-/// True for a table that is not there.
-fn is_absent(error: &LedgerError) -> bool {
-    matches!(error, LedgerError::Damaged(reason) if reason.contains("does not exist"))
 }
 
 /// Rows of a table on their way into the new store.

@@ -1,7 +1,8 @@
 //! Refusals of the gate, as facts of the run and in the audit: the first of each kind when it happens, the others as a count.
 //!
 //! A guest may be refused some hundred times a second, so what repeats is counted: the counts are written when the run ends or
-//! leaves memory. A kind is a function, a resource and a code. After [`MAX_KINDS`], refusals of new kinds are counted together.
+//! leaves memory. A kind is a function, a resource and a code. After [`MAX_KINDS`], refusals of new kinds are
+//! counted by their codes alone.
 
 use agent_host_facts::record::{Limit, PermissionDenial};
 use agent_host_protocol::{ApiError, ErrorCode, Limits};
@@ -12,19 +13,15 @@ use crate::record::facts::Fact;
 /// Kinds of refusals that an execution tells apart: more than the contract has functions.
 const MAX_KINDS: usize = 100;
 
+/// The function of kinds that are counted by their codes alone.
+const ANY: &str = "*";
+
 /// Characters of the message of a refusal in its fact. It may have names that the guest has given.
 const MAX_MESSAGE_CHARS: usize = 500;
 
 /// The refusals of one execution.
 #[derive(Default)]
-pub(crate) struct Refusals(Mutex<Counts>);
-
-#[derive(Default)]
-struct Counts {
-    kinds: Vec<Count>,
-    /// Refusals of kinds beyond the bound.
-    others: u64,
-}
+pub(crate) struct Refusals(Mutex<Vec<Count>>);
 
 struct Count {
     kind: RefusalKind,
@@ -63,9 +60,9 @@ impl Refusals {
         refusal: &ApiError,
         limits: &Limits,
     ) -> Option<FirstRefusal> {
-        let mut counts = self.0.lock();
+        let mut kinds = self.0.lock();
         let is_rate = is_rate_of_calls(refusal);
-        let known = counts.kinds.iter_mut().find(|Count { kind, fact, .. }| {
+        let known = kinds.iter_mut().find(|Count { kind, fact, .. }| {
             // The rate is that of all calls together.
             let is_of_rate = matches!(fact, Some(Fact::LimitReached(_)));
             is_of_rate == is_rate
@@ -75,34 +72,41 @@ impl Refusals {
             known.more += 1;
             return None;
         }
-        if counts.kinds.len() >= MAX_KINDS {
-            counts.others += 1;
+        let is_denial = matches!(refusal.code, ErrorCode::Unauthorized | ErrorCode::RateLimited);
+        let denial = |function: &str, resource: Option<&str>, message: String| {
+            let (code, resource) = (refusal.code.as_str().to_owned(), resource.map(str::to_owned));
+            Fact::PermissionDenied(PermissionDenial { code, count: None, function: function.to_owned(), message, resource })
+        };
+        let kind = |function: &str, resource: Option<&str>| RefusalKind {
+            function: function.to_owned(),
+            resource: resource.map(str::to_owned),
+            code: refusal.code.clone(),
+        };
+        if kinds.len() >= MAX_KINDS {
+            let further = kind(ANY, None);
+            match kinds.iter_mut().find(|count| count.kind == further) {
+                Some(known) => known.more += 1,
+                None => {
+                    let message = "calls of further kinds were refused, and are counted together".to_owned();
+                    kinds.push(Count { kind: further, fact: is_denial.then(|| denial(ANY, None, message)), more: 1 });
+                }
+            }
             return None;
         }
-        let fact = match refusal.code {
-            _ if is_rate => {
-                let value = Some(limits.host_calls_per_second.into());
-                let effect = Some("calls of the run are refused until it makes fewer".into());
-                Some(Fact::LimitReached(Limit { effect, limit: "host_calls_per_second".into(), value, ..Limit::default() }))
-            }
-            ErrorCode::Unauthorized | ErrorCode::RateLimited => Some(Fact::PermissionDenied(PermissionDenial {
-                code: refusal.code.as_str().to_owned(),
-                count: None,
-                function: function.to_owned(),
-                message: refusal.message.chars().take(MAX_MESSAGE_CHARS).collect(),
-                resource: resource.map(str::to_owned),
-            })),
-            _ => None,
+        let fact = if is_rate {
+            let value = Some(limits.host_calls_per_second.into());
+            let effect = Some("calls of the run are refused until it makes fewer".into());
+            Some(Fact::LimitReached(Limit { effect, limit: "host_calls_per_second".into(), value, ..Limit::default() }))
+        } else {
+            is_denial.then(|| denial(function, resource, refusal.message.chars().take(MAX_MESSAGE_CHARS).collect()))
         };
-        let kind =
-            RefusalKind { function: function.to_owned(), resource: resource.map(str::to_owned), code: refusal.code.clone() };
-        counts.kinds.push(Count { kind, fact: fact.clone(), more: 0 });
+        kinds.push(Count { kind: kind(function, resource), fact: fact.clone(), more: 0 });
         Some(FirstRefusal { fact })
     }
 
     /// Takes the counts of what was refused more than once.
     pub(crate) fn take_counts(&self) -> Vec<RepeatedRefusal> {
-        let Counts { kinds, others } = std::mem::take(&mut *self.0.lock());
+        let kinds = std::mem::take(&mut *self.0.lock());
         let repeated = kinds.into_iter().filter(|count| count.more > 0).map(|Count { kind, mut fact, more }| {
             match &mut fact {
                 Some(Fact::LimitReached(limit)) => limit.count = Some(more),
@@ -111,18 +115,7 @@ impl Refusals {
             }
             RepeatedRefusal { kind, count: more, fact }
         });
-        let others = (others > 0).then(|| RepeatedRefusal {
-            kind: RefusalKind { function: "*".into(), resource: None, code: ErrorCode::Unauthorized },
-            count: others,
-            fact: Some(Fact::PermissionDenied(PermissionDenial {
-                code: ErrorCode::Unauthorized.as_str().to_owned(),
-                count: Some(others),
-                function: "*".to_owned(),
-                message: "calls of further kinds were refused, and are counted together".to_owned(),
-                resource: None,
-            })),
-        });
-        repeated.chain(others).collect()
+        repeated.collect()
     }
 }
 
@@ -164,6 +157,10 @@ mod tests {
         let named: Vec<_> = (0..MAX_KINDS + 5).map(|n| n.to_string()).collect();
         let first = named.iter().filter_map(|name| refusals.note("storage.get", Some(name), &denied(), &limits));
         assert_eq!(first.count(), MAX_KINDS);
-        assert_eq!(counted(&refusals), [("*".to_owned(), None, 5, true)]);
+        // Other answers are counted too, and are no denials.
+        let missing = ApiError::new(ErrorCode::NotFound, "?");
+        assert!(named.iter().all(|name| refusals.note("artifacts.open", Some(name), &missing, &limits).is_none()));
+        let expected = [(ANY.to_owned(), None, 5, true), (ANY.to_owned(), None, named.len() as u64, false)];
+        assert_eq!(counted(&refusals), expected);
     }
 }

@@ -177,13 +177,15 @@ pub async fn replay(
     let stopped = {
         let manifest = Arc::new(manifest.clone());
         let guest = sandbox.guest(place, &replay.component, granted, manifest, context, world, calls, log);
-        let guest = sandbox.pace(ComputeShare::default, guest);
-        tokio::select! {
+        let mut guest = sandbox.pace(ComputeShare::default, guest);
+        let stopped = tokio::select! {
             biased;
             stop = execution.waits.stopped() => Err(stop),
-            outcome = guest => Ok(outcome),
+            outcome = &mut guest => Ok(outcome),
             () = tokio::time::sleep_until(deadline) => return Err(ReplayError::Endless),
-        }
+        };
+        guest.end().await;
+        stopped
     };
     let calls = execution.journal.calls();
     let unasked = execution.journal.has_more();

@@ -41,7 +41,7 @@ impl Intake {
     pub(crate) async fn accept_hook(&self, name: &str, request: &HookRequest<'_>) -> Result<HookOutcome, HookError> {
         let setup = self.shared.setup();
         let source = setup.hooks.iter().find(|source| source.name == name).ok_or(HookError::Unknown)?;
-        let event = source.event(request, time::now());
+        let event = source.event(request, time::wall());
         if let Err(HookError::NoSecret) = &event {
             tracing::error!(problem = source.problem(), "a webhook was refused");
         }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use agent_host_ledger::{EntryWrite, Idempotency};
-use agent_host_protocol::{EventId, Timestamp, time};
+use agent_host_protocol::{EventId, Timestamp};
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -117,7 +117,6 @@ pub struct ScheduleReport {
 impl Intake {
     /// The reports on all schedules.
     pub(crate) fn schedules(&self) -> Result<Vec<ScheduleReport>, HostError> {
-        let now = time::now();
         let report = |schedule: &Arc<Schedule>| {
             let ticked = self.ticked(schedule)?.unwrap_or_default();
             let config = &schedule.config;
@@ -129,7 +128,7 @@ impl Intake {
                 every_ms: config.every_ms,
                 missed: config.missed,
                 workspace_id: schedule.workspace().map(ToOwned::to_owned),
-                next_tick_at: schedule.next(ticked.base().max(now)).filter(|_| config.enabled),
+                next_tick_at: schedule.next(ticked.base().max(schedule.now())).filter(|_| config.enabled),
                 last_tick_at: ticked.last_tick,
                 last_event_id: ticked.last_event_id,
                 problem: self.scheduler.problems.lock().get(&config.id).cloned(),
@@ -145,11 +144,10 @@ impl Intake {
             let mut states: HashMap<String, ScheduleState> = HashMap::new();
             loop {
                 intake.take_up(&mut states).await;
-                let due: Vec<&mut ScheduleState> = states.values_mut().filter(|state| state.not_before <= time::now()).collect();
+                let due: Vec<&mut ScheduleState> =
+                    states.values_mut().filter(|state| state.not_before <= state.schedule.now()).collect();
                 stream::iter(due).for_each_concurrent(AT_ONCE, |state| intake.tick(state)).await;
-                let now = time::now();
-                let left =
-                    states.values().filter_map(|state| state.next(now)).min().map_or(u64::MAX, |next| next.saturating_sub(now));
+                let left = states.values().filter_map(ScheduleState::left).min().unwrap_or(u64::MAX);
                 tokio::select! {
                     () = intake.runs.stopping.cancelled() => return,
                     () = intake.scheduler.changed.notified() => {}
@@ -209,7 +207,7 @@ impl Intake {
     }
 
     async fn begin_schedule(&self, schedule: &Arc<Schedule>) -> Result<ScheduleState, HostError> {
-        let now = time::now();
+        let now = schedule.now();
         let rule = schedule.rule_text();
         let known = self.ticked(schedule)?;
         let ticked = match known {
@@ -232,7 +230,7 @@ impl Intake {
         if !config.enabled {
             return;
         }
-        let now = time::now();
+        let now = state.schedule.now();
         if state.base > now.saturating_add(AHEAD_MS) {
             tracing::warn!(schedule = config.id, "the clock was set back by more than a day: the schedule continues from now");
             (state.base, state.awake_since) = (now, now);
@@ -290,15 +288,16 @@ impl Intake {
 }
 
 impl ScheduleState {
-    /// The time of the next work of this schedule.
-    fn next(&self, now: Timestamp) -> Option<Timestamp> {
+    /// Time to the next work of this schedule, in milliseconds.
+    fn left(&self) -> Option<u64> {
         if !self.schedule.config.enabled {
             return None;
         }
+        let now = self.schedule.now();
         let next = if self.failures > 0 { Some(now) } else { self.schedule.next(self.base.max(now)) };
         // Ticks that passed in the meantime are due at once.
         let due = self.schedule.next(self.base).filter(|tick| *tick <= now);
-        Some(due.or(next)?.max(self.not_before))
+        Some(due.or(next)?.max(self.not_before).saturating_sub(now))
     }
 }
 

@@ -246,8 +246,9 @@ fn is_here(authority: &Authority) -> bool {
 /// True for pages of this host itself: a program that serves pages at another port of this machine is somebody else.
 fn is_own_origin(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+    // A host speaks no TLS; what stands before it is a proxy, and named.
+    let own = uri.as_ref().filter(|uri| uri.scheme_str() == Some("http")).and_then(Uri::authority).zip(host);
     let port = |authority: &Authority| authority.port_u16().unwrap_or(80);
-    let own = uri.as_ref().and_then(Uri::authority).zip(host);
     own.is_some_and(|(origin, host)| is_here(origin) && port(origin) == port(host))
 }
 
@@ -286,6 +287,7 @@ mod tests {
         assert!(is_in(&[("host", "localhost:7070"), ("origin", "http://127.0.0.1:7070")]));
         assert!(!is_in(&[("host", "localhost:7070"), ("origin", "http://localhost:3000")]), "another program of this machine");
         assert!(!is_in(&[("host", "localhost:7070"), ("origin", "http://localhost")]));
+        assert!(!is_in(&[("host", "localhost"), ("origin", "https://localhost")]));
     }
 
     #[test]

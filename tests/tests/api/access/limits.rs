@@ -71,6 +71,28 @@ async fn a_head_that_does_not_come_holds_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_whose_end_two_may_read_differently_is_the_last_of_its_connection() {
+    let host = start(&[], "", "");
+    // By its length, the request ends before the second one begins; by its chunks, that is a part of it.
+    let smuggled = "GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    for order in [["content-length: 5", "transfer-encoding: chunked"], ["transfer-encoding: chunked", "content-length: 5"]] {
+        let mut stream = connect(&host).await;
+        let head = format!(
+            "POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{}\r\n\r\n",
+            order.join("\r\n")
+        );
+        stream.write_all(format!("{head}0\r\n\r\n{smuggled}").as_bytes()).await.unwrap();
+        let answers = rest(&mut stream).await;
+        assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{answers}");
+        assert!(answers.starts_with("HTTP/1.1 4") && answers.to_ascii_lowercase().contains("connection: close"), "{answers}");
+    }
+    let mut plain = connect(&host).await;
+    let twice = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    plain.write_all(format!("{twice}{}", twice.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n")).as_bytes()).await.unwrap();
+    assert_eq!(rest(&mut plain).await.matches("HTTP/1.1 200").count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn there_are_so_many_connections_and_no_more() {
     let host = start(&[], "http_connections = 8\n", "");
     let mut held = Vec::new();

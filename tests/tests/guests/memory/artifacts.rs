@@ -99,7 +99,7 @@ async fn an_artifact_is_seen_where_it_belongs_and_nowhere_else() {
         assert!(matches!(&error, HostError::Invalid(message) if message.contains("upload it")), "{error}");
     }
 
-    // Without a conversation it belongs to the binding.
+    // Without a conversation it belongs to the binding, in its workspace.
     let created = play(&world, "main", json!({}), create).await;
     let id = created[0]["artifact_id"].clone();
     assert_eq!(play(&world, "main", json!({}), look(&id)).await[1]["text"], "hello");
@@ -108,8 +108,10 @@ async fn an_artifact_is_seen_where_it_belongs_and_nowhere_else() {
             refused(&outcome, "not_found");
         }
     }
-    for outcome in play(&world, "main", in_conversation("c"), look(&id)).await {
-        refused(&outcome, "not_found");
+    for elsewhere in [in_conversation("c"), json!({ "conversation": { "workspace_id": "w" } })] {
+        for outcome in play(&world, "main", elsewhere, look(&id)).await {
+            refused(&outcome, "not_found");
+        }
     }
 
     // A missing and a malformed id get the same answer.

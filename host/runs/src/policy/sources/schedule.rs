@@ -31,6 +31,11 @@ impl Schedule {
         Ok(Self { config: config.clone(), rule: TickRule::new(config)?, event: config.envelope()? })
     }
 
+    /// Now, by the clock that the schedule follows.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.rule.now()
+    }
+
     /// The first tick after a moment, where there is one.
     pub(crate) fn next(&self, after: Timestamp) -> Option<Timestamp> {
         self.rule.next(after)

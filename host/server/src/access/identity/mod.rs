@@ -109,7 +109,7 @@ impl Identities {
             return Err(too_long(provider.config.token_bytes));
         }
         let name = token.key_name(&provider.config).map_err(Problem::invalid_token)?;
-        let claims = token.claims(&provider.config, time::now()).map_err(Problem::invalid_token)?;
+        let claims = token.claims(&provider.config, time::wall()).map_err(Problem::invalid_token)?;
         match provider.cache.look_up(&name) {
             Lookup::Keys(keys) => Ok(Verdict::Ready(provider.verified(&app.host, &token, &name, claims, &keys))),
             Lookup::Unknown => Err(provider.without_keys(NoKeys::Unknown)),
@@ -120,7 +120,7 @@ impl Identities {
                     let keys = Arc::clone(&provider.cache).wait(&name, &app.closing).await;
                     let keys = keys.map_err(|reason| provider.without_keys(reason))?;
                     let token = Token::parse(&text).map_err(Problem::invalid_token)?;
-                    let claims = token.claims(&provider.config, time::now()).map_err(Problem::invalid_token)?;
+                    let claims = token.claims(&provider.config, time::wall()).map_err(Problem::invalid_token)?;
                     provider.verified(&app.host, &token, &name, claims, &keys)
                 })))
             }
@@ -200,7 +200,7 @@ impl TokenValidity {
         let mut reloads = self.host.reloaded();
         loop {
             reloads.mark_unchanged();
-            let left = self.ends_at.saturating_sub(time::now());
+            let left = self.ends_at.saturating_sub(time::wall());
             if left == 0 || !self.is_configured() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Turns of guests that compute: as many at one time as there are threads for them, and fair among workspaces, then among
+//! Slots of guests that compute: as many at one time as there are threads for them, and fair among workspaces, then among
 //! the bindings of a workspace, then first come, first served.
 
 use std::{
@@ -18,18 +18,18 @@ pub struct ComputeShare {
     pub binding: Arc<str>,
 }
 
-/// The turns that there are, and who waits for one.
-pub(crate) struct Turns(Mutex<Inner>);
+/// The slots that there are, and who waits for one.
+pub(crate) struct Slots(Mutex<Inner>);
 
 struct Inner {
     free: usize,
-    waiting: RoundRobin<RoundRobin<VecDeque<oneshot::Sender<Turn>>>>,
+    waiting: RoundRobin<RoundRobin<VecDeque<oneshot::Sender<Slot>>>>,
     count: usize,
 }
 
-/// A turn: for one poll of a guest. The next one has it when it is dropped.
-pub(crate) struct Turn {
-    turns: Arc<Turns>,
+/// A slot: for one poll of a guest. The next one has it when it is dropped.
+pub(crate) struct Slot {
+    slots: Arc<Slots>,
     /// False once it was passed on.
     is_held: bool,
 }
@@ -89,18 +89,18 @@ impl<L: Line> Line for RoundRobin<L> {
     }
 }
 
-impl Turns {
+impl Slots {
     pub(crate) fn new(count: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Inner { free: count, waiting: RoundRobin::default(), count: 0 })))
     }
 
-    /// Waits for a turn.
-    pub(crate) async fn take(self: &Arc<Self>, share: &ComputeShare) -> Turn {
+    /// Waits for a slot.
+    pub(crate) async fn take(self: &Arc<Self>, share: &ComputeShare) -> Slot {
         let waits = {
             let mut inner = self.0.lock();
             if inner.free > 0 {
                 inner.free -= 1;
-                return self.turn();
+                return self.slot();
             }
             let (sender, receiver) = oneshot::channel();
             inner.waiting.line(&share.workspace).line(&share.binding).push_back(sender);
@@ -108,30 +108,30 @@ impl Turns {
             receiver
         };
         match waits.await {
-            Ok(turn) => turn,
-            // A waiting sender is dropped with the turns alone, which this borrow keeps.
+            Ok(slot) => slot,
+            // A waiting sender is dropped with the slots alone, which this borrow keeps.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// True if guests wait for a turn.
+    /// True if guests wait for a slot.
     pub(crate) fn are_short(&self) -> bool {
         self.0.lock().count > 0
     }
 
-    fn turn(self: &Arc<Self>) -> Turn {
-        Turn { turns: Arc::clone(self), is_held: true }
+    fn slot(self: &Arc<Self>) -> Slot {
+        Slot { slots: Arc::clone(self), is_held: true }
     }
 }
 
-impl Drop for Turn {
+impl Drop for Slot {
     fn drop(&mut self) {
         if !self.is_held {
             return;
         }
         loop {
             let next = {
-                let mut inner = self.turns.0.lock();
+                let mut inner = self.slots.0.lock();
                 let next = inner.waiting.pop();
                 match &next {
                     Some(_) => inner.count -= 1,
@@ -140,8 +140,8 @@ impl Drop for Turn {
                 next
             };
             let Some(next) = next else { return };
-            // Outside of the lock: a turn that nobody waits for any more comes back.
-            match next.send(self.turns.turn()) {
+            // Outside of the lock: a slot that nobody waits for any more comes back.
+            match next.send(self.slots.slot()) {
                 Ok(()) => return,
                 Err(mut refused) => refused.is_held = false,
             }
@@ -160,27 +160,27 @@ mod tests {
     }
 
     #[test]
-    fn turns_go_around_workspaces_and_their_bindings() {
-        let turns = Turns::new(1);
-        let held = turns.take(&share("a", "x")).now_or_never().unwrap();
+    fn slots_go_around_workspaces_and_their_bindings() {
+        let slots = Slots::new(1);
+        let held = slots.take(&share("a", "x")).now_or_never().unwrap();
         let mut waiting: Vec<_> = ["a/x", "a/x", "a/y", "a/x", "b/z", "b/z"]
             .into_iter()
             .map(|name| {
                 let (workspace, binding) = name.split_once('/').unwrap();
-                let (turns, share) = (Arc::clone(&turns), share(workspace, binding));
-                let mut wait = async move { turns.take(&share).await }.boxed();
+                let (slots, share) = (Arc::clone(&slots), share(workspace, binding));
+                let mut wait = async move { slots.take(&share).await }.boxed();
                 assert!(wait.as_mut().now_or_never().is_none());
                 Some((name, wait))
             })
             .collect();
         let (mut held, mut order) = (Some(held), Vec::new());
         while waiting.iter().any(Option::is_some) {
-            assert!(turns.are_short());
+            assert!(slots.are_short());
             drop(held.take());
             for place in &mut waiting {
                 let Some((name, wait)) = place else { continue };
-                if let Some(turn) = wait.as_mut().now_or_never() {
-                    assert!(held.replace(turn).is_none(), "one turn at a time");
+                if let Some(slot) = wait.as_mut().now_or_never() {
+                    assert!(held.replace(slot).is_none(), "one slot at a time");
                     order.push(*name);
                     *place = None;
                 }
@@ -188,28 +188,28 @@ mod tests {
         }
         assert_eq!(order, ["a/x", "b/z", "a/y", "b/z", "a/x", "a/x"]);
         drop(held);
-        assert!(!turns.are_short() && turns.take(&share("c", "c")).now_or_never().is_some());
+        assert!(!slots.are_short() && slots.take(&share("c", "c")).now_or_never().is_some());
     }
 
     #[test]
-    fn a_turn_that_nobody_waits_for_any_more_goes_to_the_next() {
-        let turns = Turns::new(1);
-        let held = turns.take(&share("a", "x")).now_or_never().unwrap();
+    fn a_slot_that_nobody_waits_for_any_more_goes_to_the_next() {
+        let slots = Slots::new(1);
+        let held = slots.take(&share("a", "x")).now_or_never().unwrap();
         let (gone, here) = (share("a", "x"), share("b", "x"));
-        let mut gone = turns.take(&gone).boxed();
-        let mut here = turns.take(&here).boxed();
+        let mut gone = slots.take(&gone).boxed();
+        let mut here = slots.take(&here).boxed();
         assert!(gone.as_mut().now_or_never().is_none() && here.as_mut().now_or_never().is_none());
         drop(gone);
         drop(held);
-        let turn = here.now_or_never().unwrap();
-        drop(turn);
-        // A turn that was given and not taken is free again.
-        let held = turns.take(&share("a", "x")).now_or_never().unwrap();
+        let slot = here.now_or_never().unwrap();
+        drop(slot);
+        // A slot that was given and not taken is free again.
+        let held = slots.take(&share("a", "x")).now_or_never().unwrap();
         let waits = share("a", "x");
-        let mut waits = turns.take(&waits).boxed();
+        let mut waits = slots.take(&waits).boxed();
         assert!(waits.as_mut().now_or_never().is_none());
         drop(held);
         drop(waits);
-        assert!(turns.take(&share("a", "x")).now_or_never().is_some());
+        assert!(slots.take(&share("a", "x")).now_or_never().is_some());
     }
 }
