@@ -7,7 +7,8 @@
 //!
 //! - SIGTERM to the launcher: SIGINT to the group, SIGTERM after 2 s, SIGKILL to every process after 5 s. A second SIGTERM: SIGKILL
 //!   at once.
-//! - The program ended: SIGKILL to what it left behind.
+//! - The program ended: SIGTERM to what it left behind, SIGKILL after 1 s. Some agents write their session in a process of their own,
+//!   which ends after the program.
 //! - The host is gone (nobody reads standard error any more): SIGKILL to every process.
 //! - The launcher is killed: SIGKILL to the program, by the kernel.
 //!
@@ -33,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use crate::confinement::Confinement;
@@ -44,6 +45,8 @@ const TERMINATE_AFTER: Duration = Duration::from_secs(2);
 pub(crate) const KILL_AFTER: Duration = Duration::from_secs(5);
 /// Exit code where the program was not started: that of a shell for a command that cannot be executed.
 pub(crate) const NOT_STARTED: u8 = 126;
+/// Time for what a program left behind to end by itself after SIGTERM.
+const LEFT_BEHIND: Duration = Duration::from_secs(1);
 /// Pause between two looks for processes that are left.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Looks for processes that are left in which none has ended: a process in an uninterruptible wait is given up after a second.
@@ -155,6 +158,7 @@ async fn supervise() -> Result<u8, String> {
     let mut host_gone = watch_host();
     let mut asked: Option<Instant> = None;
     let mut terminated = false;
+    let mut is_killed = false;
     let ended = loop {
         let next = match asked {
             Some(at) if terminated => at + KILL_AFTER,
@@ -163,9 +167,13 @@ async fn supervise() -> Result<u8, String> {
         };
         tokio::select! {
             ended = child.wait() => break ended.map_err(|error| error.to_string())?,
-            _ = &mut host_gone => break kill(&mut child, group).await?,
+            _ = &mut host_gone => {
+                is_killed = true;
+                break kill(&mut child, group).await?;
+            }
             _ = async { tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} } } => {
                 if asked.is_some() {
+                    is_killed = true;
                     break kill(&mut child, group).await?;
                 }
                 asked = Some(Instant::now());
@@ -173,6 +181,7 @@ async fn supervise() -> Result<u8, String> {
             }
             () = sleep_until(next), if asked.is_some() => {
                 if terminated {
+                    is_killed = true;
                     break kill(&mut child, group).await?;
                 }
                 terminated = true;
@@ -180,6 +189,16 @@ async fn supervise() -> Result<u8, String> {
             }
         }
     };
+    if !is_killed {
+        to_group(Signal::TERM);
+        tokio::select! {
+            () = sleep(LEFT_BEHIND) => {}
+            _ = &mut host_gone => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = leftovers_end() => {}
+        }
+    }
     to_group(Signal::KILL);
     kill_leftovers().await;
     Ok(code(ended))
@@ -207,6 +226,27 @@ fn watch_host() -> oneshot::Receiver<()> {
     host_gone
 }
 
+/// Asks the processes that are left to end, and returns when none is left.
+async fn leftovers_end() {
+    for child in children() {
+        let _ = kill_process(child, Signal::TERM);
+    }
+    while !are_all_reaped() {
+        sleep(PAUSE).await;
+    }
+}
+
+/// Reaps the children that have ended. True if none is left.
+fn are_all_reaped() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
 /// Kills and reaps every process that is left below this one. As their subreaper, it becomes their parent as soon as their own parent
 /// is gone.
 async fn kill_leftovers() {
@@ -225,7 +265,7 @@ async fn kill_leftovers() {
         for child in children() {
             let _ = kill_process(child, Signal::KILL);
         }
-        tokio::time::sleep(PAUSE).await;
+        sleep(PAUSE).await;
     }
 }
 

@@ -192,7 +192,8 @@ async fn claude_code_answers_two_turns_asks_and_is_cancelled() {
     assert_eq!(ended.message_texts(), ["Again, in the same session."], "{ended}");
     assert_eq!(
         (&ended.of("harness.session")[0]["resumed"], &ended.of("harness.session")[0]["session_id"]),
-        (&json!(true), &session)
+        (&json!(true), &session),
+        "{ended}"
     );
 
     // A permission that is granted, and one that is not.

@@ -108,6 +108,17 @@ async fn a_cancelled_run_leaves_no_process_however_deaf() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_leaves_behind_may_save_its_work_and_ends() {
+    let mut world = World::new("");
+    let dir = world.workspace("c1");
+    let [saved, forked] = ["saved", "forked"].map(|name| dir.join(name));
+    said(&world, &format!("heir {}\nfork {}", saved.display(), forked.display())).await;
+    assert_eq!(content(&saved).await, "saved");
+    gone(&content(&forked).await).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_polite_agent_says_its_last_words_when_it_is_cancelled() {
     let mut world = World::new("");
     world.host.offer(RUN, "say one\nsleep 60\nsay never", "c1", json!({}));

@@ -196,6 +196,11 @@ def obey(session, order):
         subprocess.Popen([sys.executable, "-c", code, rest])
         while not (os.path.exists(rest) and open(rest).read()):
             time.sleep(0.01)
+    elif word == "heir":  # a process that has still something to write when the agent has ended
+        code = "import os,signal,sys,time\n"
+        code += "def end(*_):\n time.sleep(0.3)\n open(sys.argv[1], 'w').write('saved')\n os._exit(0)\n"
+        code += "signal.signal(signal.SIGTERM, end)\nprint(flush=True)\ntime.sleep(600)"
+        subprocess.Popen([sys.executable, "-c", code, rest], stdout=subprocess.PIPE).stdout.readline()
     elif word == "file":
         with open(rest, "w") as file:
             file.write(str(os.getpid()))
