@@ -104,11 +104,13 @@ pub(crate) struct Layer {
     /// By the number of the table.
     tables: Vec<RowSet>,
     bytes: u64,
+    /// The room for the rows of a batch and their tables. Empty between batches.
+    room: Vec<(u8, Row)>,
 }
 
 impl Default for Layer {
     fn default() -> Self {
-        Self { tables: Table::ALL.iter().map(|_| RowSet::default()).collect(), bytes: 0 }
+        Self { tables: Table::ALL.iter().map(|_| RowSet::default()).collect(), bytes: 0, room: Vec::new() }
     }
 }
 
@@ -116,7 +118,8 @@ impl Layer {
     /// Takes over a batch. After an error a part of it is in the layer, which is of no use any more.
     pub(crate) fn apply(&mut self, payload: &[u8]) -> Result<(), MalformedRow> {
         let batch: Arc<[u8]> = payload.into();
-        let mut rows = Vec::new();
+        let mut rows = std::mem::take(&mut self.room);
+        rows.clear();
         let mut start = 0;
         for change in changes(payload) {
             let Change { table, key, value, bytes } = change?;
@@ -136,17 +139,26 @@ impl Layer {
             }
             start += bytes.len();
         }
-        // Of several changes of one key the last one counts: it comes first, and the sort keeps that.
-        rows.reverse();
-        rows.sort();
+        // Of several changes of one key the last one of the batch counts: it comes first.
+        rows.sort_unstable_by(|(table, row), (other, before)| {
+            table.cmp(other).then_with(|| row.cmp(before)).then_with(|| before.key_at.cmp(&row.key_at))
+        });
         rows.dedup();
         for of_table in rows.chunk_by(|(table, _), (other, _)| table == other) {
             if let Some(set) = of_table.first().and_then(|(table, _)| self.tables.get_mut(usize::from(*table))) {
                 set.add(of_table.iter().map(|(_, row)| row.clone()).collect());
             }
         }
+        rows.clear();
+        self.room = rows;
         self.bytes += payload.len() as u64;
         Ok(())
+    }
+
+    /// A clone for the next batch, with the room of this layer.
+    pub(crate) fn for_next(&mut self) -> Self {
+        let room = std::mem::take(&mut self.room);
+        Self { room, ..self.clone() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

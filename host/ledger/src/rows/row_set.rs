@@ -1,8 +1,8 @@
 //! The rows of one table in memory: sorted segments, the newest first.
 //!
-//! Each batch adds a segment. Segments are immutable and shared, so the clone of a set costs one counter. A new segment takes the
-//! next older ones over until one is much longer than itself: a set of *n* rows has some log *n* segments, and a row is copied
-//! some log *n* times.
+//! Each batch adds a segment of level 0. Segments are immutable and shared, so the clone of a set costs one counter. Once
+//! [`FAN_OUT`] segments of one level are there, one of the next level replaces them: after *n* batches a row was copied at most
+//! log₄ *n* times, and a set has at most three segments of each level.
 
 use std::{
     iter::successors,
@@ -12,8 +12,8 @@ use std::{
 
 use crate::rows::layer::Row;
 
-/// A segment is much longer than another one if it has more than so many times its rows.
-const MUCH_LONGER: usize = 2;
+/// Segments of one level that become one of the next.
+const FAN_OUT: usize = 4;
 
 /// The newest change of each key, in the order of the keys.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +23,7 @@ pub(crate) struct RowSet(Option<Arc<Segment>>);
 struct Segment {
     /// In the order of their keys, one for each key.
     rows: Vec<Row>,
+    level: u8,
     /// The rows of earlier batches. A row precedes those of the same key in older segments.
     older: RowSet,
 }
@@ -34,12 +35,23 @@ impl RowSet {
         if rows.is_empty() {
             return;
         }
-        let mut older = self.0.take();
-        while let Some(segment) = older.take_if(|segment| segment.rows.len() <= rows.len() * MUCH_LONGER) {
-            rows = merge(rows, &segment.rows);
-            older.clone_from(&segment.older.0);
+        let mut level = 0;
+        let mut older = std::mem::take(self);
+        while let Some(rest) = older.after(FAN_OUT - 1, level) {
+            rows = merge(&rows, older.segments().take(FAN_OUT - 1));
+            older = rest;
+            level += 1;
         }
-        self.0 = Some(Arc::new(Segment { rows, older: Self(older) }));
+        *self = Self(Some(Arc::new(Segment { rows, level, older })));
+    }
+
+    /// The rows behind the first `count` segments, if all of those have this level.
+    fn after(&self, count: usize, level: u8) -> Option<Self> {
+        let mut set = self;
+        for _ in 0..count {
+            set = &set.0.as_ref().filter(|segment| segment.level == level)?.older;
+        }
+        Some(set.clone())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -86,18 +98,22 @@ impl RowSet {
     }
 }
 
-/// One list of both, with the newer one of two rows of the same key.
-fn merge(newer: Vec<Row>, older: &[Row]) -> Vec<Row> {
-    let mut rows = Vec::with_capacity(newer.len() + older.len());
-    let mut older = older.iter().peekable();
-    for row in newer {
-        while let Some(before) = older.next_if(|before| **before < row) {
-            rows.push(before.clone());
-        }
-        older.next_if(|before| **before == row);
-        rows.push(row);
+/// One list of all, with the newest of several rows of the same key. `older` is in order, the newest first.
+fn merge<'s>(newest: &'s [Row], older: impl Iterator<Item = &'s Arc<Segment>>) -> Vec<Row> {
+    let mut lists = [newest; FAN_OUT];
+    for (list, segment) in lists.iter_mut().skip(1).zip(older) {
+        *list = &segment.rows;
     }
-    rows.extend(older.cloned());
+    let mut rows = Vec::with_capacity(lists.iter().map(|list| list.len()).sum());
+    // The first of several equal rows is the newest one.
+    while let Some(least) = lists.iter().filter_map(|list| list.first()).min() {
+        rows.push(least.clone());
+        for list in &mut lists {
+            if let Some((_, rest)) = list.split_first().filter(|(first, _)| *first == least) {
+                *list = rest;
+            }
+        }
+    }
     rows
 }
 
@@ -204,9 +220,10 @@ mod tests {
         let mut set = RowSet::default();
         for key in 0..10_000 {
             set.add(vec![row(key, 0)]);
-            let lens: Vec<_> = set.segments().map(|segment| segment.rows.len()).collect();
-            assert!(lens.iter().zip(lens.iter().skip(1)).all(|(newer, older)| *older > newer * MUCH_LONGER), "{lens:?}");
+            let segments: Vec<_> = set.segments().map(|segment| (segment.level, segment.rows.len())).collect();
+            assert!(segments.is_sorted(), "{segments:?}");
+            assert!(segments.chunk_by(|a, b| a.0 == b.0).all(|of_level| of_level.len() < FAN_OUT), "{segments:?}");
+            assert!(segments.iter().all(|(level, len)| *len == FAN_OUT.pow(u32::from(*level))), "{segments:?}");
         }
-        assert!(set.segments().count() < 14, "{}", set.segments().count());
     }
 }

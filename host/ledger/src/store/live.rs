@@ -105,7 +105,7 @@ impl Store {
             }
             self.freeze().map_err(WriteError::Log)?;
         }
-        let mut fresh = self.fresh.clone();
+        let mut fresh = self.fresh.for_next();
         let malformed = |MalformedRow| WriteError::Store(LedgerError::damaged("a batch holds something that is not a change"));
         fresh.apply(rows.bytes()).map_err(malformed)?;
         let bytes = self.log.append(rows.bytes()).map_err(WriteError::Log)?;
