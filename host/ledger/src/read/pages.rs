@@ -77,8 +77,8 @@ pub(crate) fn item(
 }
 
 impl Reader {
-    /// An audit record that is listed under its run.
-    fn audit_record(&self, audit_no: u64) -> Result<AuditRecord, LedgerError> {
+    /// An audit record that is listed under its run; `None` where it was pruned meanwhile.
+    fn audit_record(&self, audit_no: u64) -> Result<Option<AuditRecord>, LedgerError> {
         let rows = self.table(Table::Audit)?;
         if let Some(row) = rows.range(..=schema::number(audit_no).as_slice())?.next_back() {
             let (key, value) = row?;
@@ -86,11 +86,13 @@ impl Reader {
             for record in stored_audit(first, value.value())? {
                 let (found, record) = record?;
                 if found == audit_no {
-                    return record.record();
+                    return record.record().map(Some);
                 }
             }
+            return Err(LedgerError::damaged(format!("audit record {audit_no} is listed but not there")));
         }
-        Err(LedgerError::damaged(format!("audit record {audit_no} is listed but not there")))
+        // Lists that a merge has still to shorten: records are pruned from the oldest on.
+        Ok(None)
     }
 }
 
@@ -493,10 +495,13 @@ impl Ledger {
         let reader = self.reader()?;
         let mut items = Vec::new();
         let (start, end) = (schema::audit_run(id, first), schema::audit_run(id, u64::MAX));
-        for row in reader.table(Table::AuditRuns)?.range(start.as_slice()..=end.as_slice())?.take(limit + 1) {
+        for row in reader.table(Table::AuditRuns)?.range(start.as_slice()..=end.as_slice())? {
             let key = row?.0;
             let (_, audit_no) = schema::read_audit_run(key.value()).ok_or_else(|| malformed(Table::AuditRuns))?;
-            items.push((audit_no, reader.audit_record(audit_no)?));
+            items.extend(reader.audit_record(audit_no)?.map(|record| (audit_no, record)));
+            if items.len() > limit {
+                break;
+            }
         }
         let has_more = cut(&mut items, limit);
         let next_cursor = items.last().filter(|_| has_more).map(|(audit_no, _)| cursors.at(*audit_no));

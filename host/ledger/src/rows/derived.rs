@@ -34,7 +34,7 @@ pub(crate) fn source(table: Table) -> Option<Table> {
 pub(crate) fn derive(table: Table, rows: &RowSet) -> Result<RowSet, LedgerError> {
     let mut derived = Rows::default();
     for row in rows.iter() {
-        // Runs and audit records are never deleted.
+        // Runs are never deleted; the deletion of audit records names the rows that follow from them.
         let Some(value) = row.value() else { continue };
         match table {
             Table::Active => {

@@ -1,8 +1,11 @@
-//! Pruning: the journals of runs that ended long enough ago.
+//! Pruning: the journals of runs that ended long enough ago, and old audit records.
 //!
 //! Journals are keyed by the number of their run, and numbers grow with the time of creation, so the oldest journals are at
 //! the start of their two tables and no index is needed. Rows are searched outside of the writer; the writer checks again that
 //! each run has ended, and deletes a bounded number of rows at once.
+//!
+//! Audit records are in the order of their times, but for what clocks do, so the oldest are at the start of their table. The last row
+//! stays: the number of the next record follows from it.
 
 use agent_host_protocol::Timestamp;
 use tokio::sync::oneshot;
@@ -10,8 +13,8 @@ use tokio::sync::oneshot;
 use crate::{
     error::LedgerError,
     handle::Ledger,
-    operation::{Operation, PrunableRun, PrunableSegment, PruneOperation, PrunedSegments},
-    rows::{Reader, Table, ended_before, malformed, number, pair, read_number, read_pair},
+    operation::{EntriesOperation, Operation, PrunableRun, PrunableSegment, PruneOperation, PrunedSegments},
+    rows::{Reader, Rows, Table, audit_run, ended_before, malformed, number, pair, read_number, read_pair, stored_audit},
     upkeep::blocking,
 };
 
@@ -30,6 +33,16 @@ struct Piece {
     /// The place to continue, if there may be more.
     next: Option<(u64, u64)>,
     /// More runs than were asked for could be pruned.
+    more: bool,
+}
+
+/// Audit records that are old enough.
+#[derive(Default)]
+struct OldAudit {
+    records: u64,
+    /// Their deletion.
+    rows: Rows,
+    /// There may be more.
     more: bool,
 }
 
@@ -64,6 +77,62 @@ impl Ledger {
             next = piece.next;
         }
         Ok(pruned)
+    }
+
+    /// Deletes the audit records from before a time, oldest first; gives how many. The newest records stay, whatever their time.
+    ///
+    /// Pruning can run beside all other work and be interrupted at any point: the next call prunes the rest.
+    ///
+    /// # Errors
+    /// Fails with the errors of the writer. Records that were deleted before stay deleted.
+    pub async fn prune_audit(&self, before: Timestamp) -> Result<u64, LedgerError> {
+        let mut pruned = 0;
+        loop {
+            let ledger = self.clone();
+            let OldAudit { records, rows, more } = blocking(move || ledger.old_audit(before)).await?;
+            if records > 0 {
+                let (reply, answer) = oneshot::channel();
+                let bytes = rows.bytes().len();
+                self.admit(Operation::Entries(EntriesOperation { rows, reply }), bytes).await?;
+                self.answer(answer).await?;
+                pruned += records;
+            }
+            if !more {
+                return Ok(pruned);
+            }
+        }
+    }
+
+    /// The oldest audit records, if they are from before a time: those of one operation.
+    fn old_audit(&self, before: Timestamp) -> Result<OldAudit, LedgerError> {
+        let reader = self.reader()?;
+        let audit = reader.table(Table::Audit)?;
+        let mut old = OldAudit::default();
+        let mut rows = audit.iter()?.peekable();
+        while let Some(row) = rows.next() {
+            let (key, value) = row?;
+            let first = read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?;
+            let mut of_runs = Vec::new();
+            let mut records = 0;
+            for record in stored_audit(first, value.value())? {
+                let (audit_no, record) = record?;
+                if record.record()?.at >= before {
+                    return Ok(old);
+                }
+                records += 1;
+                of_runs.extend(record.run_id().map(|run_id| audit_run(run_id, audit_no)));
+            }
+            if rows.peek().is_none() {
+                return Ok(old);
+            }
+            old.rows.delete(Table::Audit, key.value());
+            of_runs.iter().for_each(|key| old.rows.delete(Table::AuditRuns, key));
+            old.records += records;
+            if old.rows.count() >= PRUNE_AT_ONCE as u64 {
+                return Ok(OldAudit { more: true, ..old });
+            }
+        }
+        Ok(old)
     }
 
     /// Segments that can be pruned, from a run and a segment on: those of one operation.

@@ -366,3 +366,45 @@ async fn items_of_a_transcript_are_found_by_their_places() {
     let page = ledger.transcript(&key, None, None, 100, Direction::Forward).unwrap();
     assert_eq!(page.items[1], item);
 }
+
+#[tokio::test]
+async fn old_audit_records_are_pruned_and_their_numbers_are_not_given_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    let run = new_run(&ledger).await;
+    let id = run.run.run_id;
+    let record = |run_id: Option<RunId>, at: u64| AuditRecord { at, run_id, action: "a".into(), ..AuditRecord::default() };
+    // More than one operation deletes, with and without a run.
+    for n in 0..400 {
+        ledger.audit(vec![record(Some(id), n), record(None, n), record(Some(id), n)]).await.unwrap();
+        // A group commit, whose records are one row.
+        ledger.submit(write(run.run_no)).await.unwrap().await.unwrap();
+    }
+    let of_run =
+        |ledger: &Ledger| -> Vec<u64> { ledger.audit_page(id, None, 100).unwrap().items.iter().map(|item| item.at).collect() };
+    assert_eq!(ledger.prune_audit(0).await.unwrap(), 0);
+    assert_eq!(ledger.prune_audit(390).await.unwrap(), 390 * 3);
+    let rest: Vec<u64> = (390..400).flat_map(|at| [at, at]).collect();
+    assert_eq!(of_run(&ledger), rest);
+    assert_eq!(audit_before(&ledger, u64::MAX, 100).items.len(), 30);
+    let ledger = reopened(ledger, dir.path()).await;
+    assert_eq!(of_run(&ledger), rest);
+    // The last row stays, for its number.
+    let end = ledger.feed_end(Feed::Audit).unwrap();
+    assert_eq!(ledger.prune_audit(u64::MAX).await.unwrap(), 9 * 3);
+    let ledger = reopened(ledger, dir.path()).await;
+    ledger.audit(vec![record(None, 1_000)]).await.unwrap();
+    ledger.submit(write(run.run_no)).await.unwrap().await.unwrap();
+    assert_eq!((of_run(&ledger), ledger.feed_end(Feed::Audit).unwrap()), (vec![399, 399], end + 1));
+    ledger.close().await.unwrap();
+    let report = agent_host_ledger::salvage(dir.path().join("ledger"), dir.path().join("salvaged"), |_| ()).unwrap();
+    assert!(report.missing.is_empty(), "{:?}", report.missing);
+}
+
+/// The ledger after a clean end and a check without findings.
+async fn reopened(ledger: Ledger, dir: &std::path::Path) -> Ledger {
+    ledger.close().await.unwrap();
+    let report = agent_host_ledger::check(dir.join("ledger"), |_| ()).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    open(dir)
+}

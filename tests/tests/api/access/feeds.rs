@@ -153,3 +153,24 @@ async fn the_audit_is_followed() {
     assert_eq!((&page["items"][0], &page["items"][1]), (&seen[1].1, &seen[0].1));
     assert_eq!(page["prev_cursor"], *seen[1].0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn old_audit_records_go_and_their_numbers_do_not_come_again() {
+    let host = Guarded::small(&["asks"], "gc_interval_ms = 1000\n", &format!("{ASKS}\n[retention]\naudit_ms = 1\n"));
+    let keys = async || host.get(&host.root, "/api/v1/audit?action=keys.&limit=50").await.good();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        host.key(&["runs:read"], None).await;
+        seen.insert(keys().await["items"][0].to_string());
+    }
+    let began = std::time::Instant::now();
+    while keys().await["items"].as_array().unwrap().len() > 1 {
+        assert!(began.elapsed() < PATIENCE, "{:#}", keys().await);
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let page = host.get(&host.root, "/api/v1/audit").await.good();
+    let cursor = page["prev_cursor"].as_str().unwrap().to_owned();
+    host.key(&["runs:read"], None).await;
+    let new = streamed(&host, &host.root, "/api/v1/audit?action=keys.", Some(&cursor), 1, async || {}).await;
+    assert!(new[0].0 != cursor && !seen.contains(&new[0].1.to_string()), "{new:?}");
+}

@@ -232,13 +232,18 @@ impl Check<'_> {
     }
 
     pub(super) fn audit(&mut self) -> CheckResult {
-        let (mut next, mut of_runs) = (1, 0);
+        let (mut next, mut of_runs) = (None, 0);
         let listed = self.reader.table(Table::AuditRuns)?;
         self.each(Table::Audit, |check, key, value| {
-            let first = check.follows(Table::Audit, key, &mut next)?;
+            // The first records may have been pruned.
+            let mut wanted = match next {
+                Some(next) => next,
+                None => schema::read_number(key).ok_or_else(|| malformed(Table::Audit))?,
+            };
+            let first = check.follows(Table::Audit, key, &mut wanted)?;
             for record in stored_audit(first, value)? {
                 let (audit_no, stored) = record?;
-                next = audit_no + 1;
+                next = Some(audit_no + 1);
                 let record = stored.record();
                 let run_id = stored.run_id();
                 let is_its_run = record.is_ok_and(|record| record.run_id == run_id);

@@ -175,7 +175,8 @@ pub(super) fn list_missing(reader: &Reader, missing: &mut Vec<Missing>) -> Resul
             missing.push(Missing::new("run", run.run_id, reason));
         }
     }
-    let mut next = 1;
+    // The first records may have been pruned, so nothing before them is missed.
+    let mut next = u64::MAX;
     for row in reader.merged(Table::Audit)?.iter()? {
         let (key, value) = row?;
         let first = read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?;
