@@ -1,10 +1,10 @@
 //! `plugin:test/abuse/default` calls the host below the bindings, as no generated code does: with pointers outside of its memory, text
-//! that is none, cases that do not exist, and handles that it was never given. `fill` and `copy` move memory for ever.
+//! that is none, cases that do not exist, handles that it was never given, and a million texts that are one. `fill` and `copy` move memory for ever.
 
 #![allow(clippy::panic, reason = "to be a broken guest is what it is for")]
 
 use agent_host_sdk::contract::agent_host::runner::artifacts;
-use agent_host_sdk::{ArtifactOperation, Completion, Context, Failure, Manifest, Runner};
+use agent_host_sdk::{ArtifactOperation, Completion, Context, EventOperation, Failure, Manifest, Runner};
 
 #[allow(unsafe_code, reason = "imports of the component, without the bindings that call them rightly")]
 mod raw {
@@ -12,6 +12,12 @@ mod raw {
     unsafe extern "C" {
         #[link_name = "write"]
         pub(crate) safe fn log(level: u32, text: usize, length: usize);
+    }
+
+    #[link(wasm_import_module = "agent-host:runner/events@1.0.0")]
+    unsafe extern "C" {
+        #[link_name = "page"]
+        pub(crate) safe fn page(some: u32, cursor: usize, length: usize, types: usize, count: usize, limit: u32, outcome: usize);
     }
 
     #[link(wasm_import_module = "agent-host:runner/artifacts@1.0.0")]
@@ -29,11 +35,19 @@ const INFO: u32 = 2;
 /// A page before the end of what an address can name.
 const OUTSIDE: usize = usize::MAX - 0xffff;
 
+/// Calls the host from ever deeper in the stack.
+fn deep(depth: u64) -> u64 {
+    if depth.is_multiple_of(64) {
+        raw::log(INFO, 1, 0);
+    }
+    deep(std::hint::black_box(depth) + 1).wrapping_mul(31) ^ depth
+}
+
 struct Abuse;
 
 impl Runner for Abuse {
     fn manifest() -> Manifest {
-        Manifest::new("test", "abuse").label("en", "Abuse").artifacts([ArtifactOperation::Create])
+        Manifest::new("test", "abuse").label("en", "Abuse").artifacts([ArtifactOperation::Create]).events([EventOperation::Page])
     }
 
     fn run(ctx: Context) -> Result<Completion, Failure> {
@@ -65,6 +79,14 @@ impl Runner for Abuse {
             "large" => {
                 let text = "x".repeat(40 * 1024 * 1024);
                 raw::log(INFO, text.as_ptr() as usize, text.len());
+            }
+            "texts" => {
+                let text = "x".repeat(100);
+                let texts = vec![(text.as_ptr() as usize, text.len()); 1_000_000];
+                raw::page(0, 0, 0, texts.as_ptr() as usize, texts.len(), 10, BYTES);
+            }
+            "deep" => {
+                std::hint::black_box(deep(0));
             }
             "fill" => {
                 let mut bytes = vec![0_u8; BYTES];

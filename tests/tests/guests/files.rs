@@ -47,6 +47,15 @@ async fn features_that_are_off_are_refused_one_by_one() {
         ("futures", "(type (future u8))"),
         ("error contexts", "(core func (canon error-context.drop))"),
         ("async functions", "(core func (canon task.cancel))"),
+        (
+            "async lifts",
+            "(core module $m (func (export \"f\"))) (core instance $i (instantiate $m)) (func (canon lift (core func $i \"f\") async))",
+        ),
+        (
+            "callbacks of another type",
+            "(core module $m (func (export \"f\")) (func (export \"g\") (param i64))) (core instance $i (instantiate $m)) \
+             (func (canon lift (core func $i \"f\") async (callback (func $i \"g\"))))",
+        ),
         ("threads of components", "(core func (canon thread.yield))"),
     ] {
         let (code, message) = refusal(feature, &component(parts)).await;
@@ -88,9 +97,50 @@ async fn names_and_numbers_without_end_are_refused() {
     }
     assert_eq!(refusal("types", &component(&types)).await.0, RefusalCode::Invalid);
 
+    let functions = format!("(core module {})", "(func)".repeat(1_000_001));
+    assert_eq!(refusal("functions", &component(&functions)).await.0, RefusalCode::Invalid);
+
+    // Names are shown to people: on terminals, too.
+    for parts in ["(core module (import \"\\1b[31m\" \"\\07\" (func)))", "(import \"a:b/\\1b[31m\" (instance))"] {
+        let (_, message) = refusal("names", &component(parts)).await;
+        assert!(!message.chars().any(char::is_control), "{message:?}");
+    }
+
     let twice = "(instance $a) (export \"x:y/z\" (instance $a)) (export \"x:y/z\" (instance $a))";
     let (code, message) = refusal("exports", &component(twice)).await;
     assert_eq!(code, RefusalCode::Invalid, "{message}");
+}
+
+#[tokio::test]
+async fn functions_of_other_types_are_named() {
+    let text = "(component (core module $m (func (export \"f\"))) (core instance $i (instantiate $m)) \
+                (func $f (canon lift (core func $i \"f\"))) \
+                (instance $runner (export \"manifests\" (func $f)) (export \"run\" (func $f))) \
+                (export \"agent-host:runner/runner@1.0.0\" (instance $runner)))";
+    let (code, message) = refusal("functions", &wat::parse_str(text).unwrap()).await;
+    assert_eq!(code, RefusalCode::WrongWorld, "{message}");
+}
+
+#[tokio::test]
+async fn a_file_that_changes_while_it_is_read_is_refused_or_one_of_its_states() {
+    const ECHO: &str = "plugin:agent-host/echo/default";
+    let world = World::new(&["echo"], ECHO).await;
+    let file = world.plugin("echo.wasm");
+    let good = fs::read(&file).unwrap();
+    // Written in place, which is not how a plugin is replaced: a reader sees any mixture of both.
+    for n in 0..40 {
+        let cut = good.len() * n / 40;
+        fs::write(&file, &good[..cut]).unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        fs::write(&file, &good).unwrap();
+        assert_eq!(world.say("hi").await.run.status, RunStatus::Completed, "the previous version serves");
+    }
+    let began = Instant::now();
+    while world.report("echo.wasm").is_none_or(|report| report.status != PluginStatus::Ready || report.refusal.is_some()) {
+        assert!(began.elapsed() < PATIENCE, "{:#?}", world.report("echo.wasm"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(world.say("hi").await.run.status, RunStatus::Completed);
 }
 
 #[tokio::test]

@@ -58,7 +58,11 @@ async fn a_guest_that_calls_below_its_bindings_traps_and_nothing_of_it_reaches_t
         assert!(ended.kinds().contains(&"sandbox.violation"), "{does}: {:?}", ended.kinds());
     }
     // What the host would copy for one call is bounded.
-    assert_eq!(world.say("large").await.failure(), "runner.limit_exceeded");
+    for does in ["large", "texts"] {
+        assert_eq!(world.say(does).await.failure(), "runner.limit_exceeded", "{does}");
+    }
+    // The stack of the host's own code is beside that of the guest.
+    assert_eq!(world.say("deep").await.failure(), "runner.stack_exceeded");
     assert_eq!(world.say("nothing").await.answer_text(), "ok the host took it");
 }
 
