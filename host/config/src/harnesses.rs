@@ -87,6 +87,16 @@ impl HarnessPreset {
         }
     }
 
+    /// Program and arguments of the agent's own protocol; empty if there is none that a harness speaks.
+    #[must_use]
+    pub const fn native_command(self) -> &'static [&'static str] {
+        match self {
+            Self::ClaudeCode => &["claude"],
+            Self::Codex => &["codex", "app-server"],
+            Self::Gemini | Self::OpenCode | Self::Kimi | Self::Pi | Self::Acp | Self::Command => &[],
+        }
+    }
+
     /// Variables that keep the agent from updating itself and from reporting to its vendor.
     #[must_use]
     pub const fn variables(self) -> &'static [(&'static str, &'static str)] {
@@ -110,6 +120,17 @@ impl HarnessPreset {
             Self::Acp | Self::Command => None,
         }
     }
+}
+
+/// The protocol between a harness and its agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HarnessTransport {
+    /// The Agent Client Protocol.
+    #[default]
+    Acp,
+    /// The agent's own protocol, by its own program: `claude` with streams of JSON, `codex app-server`.
+    Native,
 }
 
 /// The confinement of the processes of a harness.
@@ -217,6 +238,9 @@ pub struct HarnessConfig {
     /// Program and arguments: a path, or a name that is looked up in `PATH` at the start. Default: that of the preset.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Protocol of the agent. `native` is for the presets `claude-code` and `codex`.
+    #[serde(default)]
+    pub transport: HarnessTransport,
     /// Name to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
@@ -296,11 +320,14 @@ impl HarnessConfig {
     /// Program and arguments.
     #[must_use]
     pub fn command(&self) -> Vec<String> {
-        if self.command.is_empty() {
-            self.preset.command().iter().map(|part| (*part).to_owned()).collect()
-        } else {
-            self.command.clone()
+        if !self.command.is_empty() {
+            return self.command.clone();
         }
+        let command = match self.transport {
+            HarnessTransport::Acp => self.preset.command(),
+            HarnessTransport::Native => self.preset.native_command(),
+        };
+        command.iter().map(|part| (*part).to_owned()).collect()
     }
 
     /// The manifest of the runner.
@@ -344,6 +371,12 @@ impl HarnessConfig {
 
     /// Checks what the shape alone does not say.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if self.transport == HarnessTransport::Native && self.preset.native_command().is_empty() {
+            return Err(format!(
+                "`transport = \"native\"` is for the presets `claude-code` and `codex`; the preset `{}` has `acp`",
+                self.preset.as_str()
+            ));
+        }
         if self.command().first().is_none_or(|program| program.trim().is_empty()) {
             return Err(format!("the preset `{}` has no command of its own: set `command`", self.preset.as_str()));
         }
@@ -431,6 +464,9 @@ mod tests {
         let claude = harness("preset = \"claude-code\"\nenv = { KEY = { env = \"KEY\" } }");
         assert_eq!(claude.check(), Ok(()));
         assert_eq!(claude.command(), ["claude-agent-acp"]);
+        assert_eq!(harness("preset = \"claude-code\"\ntransport = \"native\"").command(), ["claude"]);
+        let codex = harness("preset = \"codex\"\ntransport = \"native\"");
+        assert_eq!((codex.check(), codex.command()), (Ok(()), vec!["codex".to_owned(), "app-server".to_owned()]));
         let manifest = claude.manifest();
         assert!(manifest.capabilities.steering && manifest.permissions.interactions);
         assert_eq!(manifest.permissions.state, [StateScope::Conversation]);
@@ -441,6 +477,8 @@ mod tests {
     fn what_cannot_be_is_named() {
         for (more, says) in [
             ("preset = \"acp\"", "set `command`"),
+            ("preset = \"gemini\"\ntransport = \"native\"", "`claude-code` and `codex`"),
+            ("preset = \"command\"\ncommand = [\"x\"]\ntransport = \"native\"", "`claude-code` and `codex`"),
             ("preset = \"codex\"\nworkspace = \"../out\"", "without `..`"),
             ("preset = \"codex\"\nworkspace = \"{home}\"", "placeholder"),
             ("preset = \"codex\"\nenv = { HOME = \"/root\" }", "set by the host"),

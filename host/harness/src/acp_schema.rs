@@ -34,6 +34,9 @@ pub(crate) struct Initialized {
     pub(crate) agent_capabilities: AgentCapabilities,
     #[serde(default)]
     pub(crate) agent_info: Option<Implementation>,
+    /// Ways to log in.
+    #[serde(default)]
+    pub(crate) auth_methods: Vec<Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -32,6 +32,8 @@ pub(crate) struct AgentRun {
     pub(crate) workspace: Arc<Workspace>,
     pub(crate) projection: Projection,
     pub(crate) plan: ProcessPlan,
+    /// True if the processes of the agent are confined.
+    pub(crate) is_confined: bool,
     pub(crate) stop: StopFlag,
     /// Messages that arrive while the agent works; `None` where the run takes none.
     pub(crate) inputs: Option<Inputs>,
@@ -56,6 +58,11 @@ impl Inputs {
         let (sender, messages) = mpsc::channel(WAITING);
         let pulling = tokio::spawn(pull(Arc::clone(&run), stop.clone(), sender));
         Self { run, stop, messages, pulling }
+    }
+
+    /// The next message; `None` where no more come. May be dropped and called again.
+    pub(crate) async fn next(&mut self) -> Option<Input> {
+        self.messages.recv().await
     }
 
     /// The messages that have arrived. No more are taken from the host: a message that comes now becomes a run of its own.

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::{
-    acp_schema::{Implementation, Initialized},
+    acp_schema::Implementation,
     agent_run::{AgentRun, TurnEnd},
-    failure::{MAX_REASON, RunFailure, TurnError},
+    failure::{RunFailure, TurnError, finish_reason},
     process::{AgentProcess, Line, Lines, ReadBounds},
     projection::text_of,
-    results::{Results, cut},
+    results::Results,
     session,
 };
 
@@ -121,14 +121,13 @@ async fn record(frame: &AgentRun, results: &mut Results, line: SentLine) -> Opti
         "harness.session" => {
             if let Some(id) = text(&["session_id"]).filter(|id| !id.is_empty()) {
                 let version = text(&["version"]).unwrap_or_default().to_owned();
-                let info = Implementation { name: frame.config.id.name().to_owned(), version };
-                let agent = Initialized { agent_info: Some(info), ..Initialized::default() };
+                let agent = Implementation { name: frame.config.id.name().to_owned(), version };
                 let is_same = session::earlier(&frame.context, &frame.workspace).as_deref() == Ok(id);
                 session::record(results, frame, id, &agent, if is_same { Ok(()) } else { Err(String::new()) }).await;
             }
         }
         "run.completed" => {
-            let finish_reason = cut(text(&["finish_reason"]).unwrap_or("stop"), MAX_REASON).to_owned();
+            let finish_reason = finish_reason(text(&["finish_reason"]).unwrap_or("stop"));
             return Some(SaidEnd::Completed(TurnEnd { finish_reason, usage: data.get("usage").cloned() }));
         }
         "run.failed" => {

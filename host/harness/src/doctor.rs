@@ -2,13 +2,16 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
-use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset};
+use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset, HarnessTransport};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    acp,
+    acp, claude,
+    client::{Introduction, Login},
+    codex,
+    failure::no_login,
     process::AgentProcess,
     results::cut,
     shared::{HarnessSetup, ProcessDirs, Shared},
@@ -41,6 +44,8 @@ pub struct Diagnosis {
     pub resumes: bool,
     /// True if the agent takes an MCP server by HTTP.
     pub mcp: bool,
+    /// True if somebody is logged in at the agent, as far as it says.
+    pub logged_in: Login,
     /// The reason why runs of the harness fail, and the fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -61,12 +66,14 @@ impl Diagnosis {
             "version": self.version,
             "resumes": self.resumes,
             "mcp": self.mcp,
+            "transport": config.transport,
+            "logged_in": self.logged_in,
             "problem": self.problem,
         })
     }
 }
 
-/// Examines a harness without a host: finds its program and, where it speaks ACP, starts it and lets it introduce itself. Nothing is sent
+/// Examines a harness without a host: finds its program and, unless it is one of preset `command`, starts it and lets it introduce itself. Nothing is sent
 /// to a model.
 pub async fn diagnose(setup: HarnessSetup) -> Diagnosis {
     examine(&Shared::new(setup, Arc::new(NoHost), CancellationToken::new())).await
@@ -81,6 +88,7 @@ pub(crate) async fn examine(shared: &Shared) -> Diagnosis {
         isolation: shared.isolation,
         resumes: false,
         mcp: false,
+        logged_in: Login::Unknown,
         problem: None,
     };
     let program = match shared.program() {
@@ -108,20 +116,36 @@ async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis)
     let home = shared.root().join("doctor");
     make_private(&home).map_err(|error| format!("{} cannot be made: {error}", home.display()))?;
     let dirs = ProcessDirs { work: &home, home: &home, tmp: &home, writable: vec![home.clone()] };
-    let plan = shared.plan(program, dirs, "");
+    let mut plan = shared.plan(program, dirs, "");
+    let (preset, transport) = (shared.config.preset, shared.config.transport);
+    match (preset, transport) {
+        (HarnessPreset::Codex, HarnessTransport::Native) => plan.launch.args.extend(codex::ARGUMENTS.map(str::to_owned)),
+        (_, HarnessTransport::Native) => plan.launch.args.extend(claude::arguments(None, None)),
+        (_, HarnessTransport::Acp) => {}
+    }
     let mut process = AgentProcess::start(&plan).map_err(|error| format!("the launcher cannot be started: {error}"))?;
     let patience = Duration::from_millis(shared.config.limits.start_timeout_ms);
-    let answer = acp::probe(&mut process, shared.read_bounds(), patience).await;
+    let bounds = shared.read_bounds();
+    let answer = match (preset, transport) {
+        (HarnessPreset::Codex, HarnessTransport::Native) => {
+            codex::probe(&mut process, bounds, patience, codex::has_key(&plan.env)).await
+        }
+        (_, HarnessTransport::Native) => claude::probe(&mut process, bounds, patience).await,
+        (_, HarnessTransport::Acp) => acp::probe(&mut process, bounds, patience, &home).await,
+    };
     process.finish(FINISH).await;
     // What the agent wrote for its introduction is of no use to anybody.
     let _ = fs::remove_dir_all(&home);
-    let agent = answer.map_err(|failure| failure.message(&shared.secrets(None)))?;
-    let info = agent.agent_info.unwrap_or_default();
+    let secrets = shared.secrets(None);
+    let Introduction { agent, resumes, mcp, login, login_problem } = answer.map_err(|failure| failure.message(&secrets))?;
     let text = |text: &str| Some(cut(text, MAX_TEXT).to_owned()).filter(|text| !text.is_empty());
-    diagnosis.agent = text(&info.name);
-    diagnosis.version = text(&info.version);
-    diagnosis.resumes = agent.agent_capabilities.load_session || agent.agent_capabilities.session_capabilities.resume.is_some();
-    diagnosis.mcp = agent.agent_capabilities.mcp_capabilities.http;
+    diagnosis.agent = text(&agent.name);
+    diagnosis.version = text(&agent.version);
+    (diagnosis.resumes, diagnosis.mcp, diagnosis.logged_in) = (resumes, mcp, login);
+    if login == Login::No {
+        let said = login_problem.unwrap_or_else(|| "as the agent says".to_owned());
+        return Err(no_login(&shared.config, &said).message(&secrets));
+    }
     Ok(())
 }
 

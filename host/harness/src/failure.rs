@@ -1,5 +1,6 @@
 //! The reasons why a run of a harness fails, with the codes that its record has.
 
+use agent_host_config::{HarnessConfig, HarnessPreset};
 use serde_json::{Value, json};
 
 use crate::{results::cut, secrets::Secrets, stop::Stop};
@@ -7,7 +8,7 @@ use crate::{results::cut, secrets::Secrets, stop::Stop};
 /// Longest message of a failure, in bytes: an agent may quote as much as it likes in an error.
 const MAX_MESSAGE: usize = 4 * 1024;
 /// Longest finish reason of an agent, in bytes.
-pub(crate) const MAX_REASON: usize = 100;
+const MAX_REASON: usize = 100;
 
 /// The reason why a run fails.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +56,34 @@ impl RunFailure {
         let is_retryable = matches!(self, Self::Crashed(_));
         json!({ "status": "failed", "code": self.code(), "message": self.message(secrets), "retryable": is_retryable })
     }
+}
+
+/// The failure of a run whose agent wants a login first. `said` are the words of the agent.
+pub(crate) fn no_login(config: &HarnessConfig, said: &str) -> RunFailure {
+    let hint = login_hint(config.preset);
+    RunFailure::Unavailable(format!("nobody is logged in: give the harness `{}` {hint} in `env` ({said})", config.id))
+}
+
+/// What `env` must have for the agent of a preset.
+pub(crate) const fn login_hint(preset: HarnessPreset) -> &'static str {
+    match preset {
+        HarnessPreset::ClaudeCode => "ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN of `claude setup-token`,",
+        HarnessPreset::Codex => "OPENAI_API_KEY, or CODEX_HOME of a login by `codex login` (and name that folder in `writable`),",
+        HarnessPreset::Gemini => "GEMINI_API_KEY",
+        HarnessPreset::OpenCode | HarnessPreset::Kimi | HarnessPreset::Pi | HarnessPreset::Acp | HarnessPreset::Command => {
+            "a key, as its agent documents it,"
+        }
+    }
+}
+
+/// The finish reason of the contract for that of an agent.
+pub(crate) fn finish_reason(stop_reason: &str) -> String {
+    match stop_reason {
+        "end_turn" | "stop_sequence" | "tool_use" | "" | "cancelled" => "stop",
+        "max_tokens" | "max_turn_requests" | "error_max_turns" => "length",
+        other => cut(other, MAX_REASON),
+    }
+    .to_owned()
 }
 
 /// An agent's turn that did not end well.

@@ -9,6 +9,8 @@
 //! | `harness`, `shared` | the executor: registration, claims, slots; facts that its runs share |
 //! | `run` | one run, from its claim to its end |
 //! | `acp`, `acp_schema` | the Agent Client Protocol, and its messages |
+//! | `codex`, `claude` | the protocols of `codex app-server` and of `claude` with streams of JSON |
+//! | `client`, `feed`, `rpc`, `turn`, `terminal` | parts that the protocols share: messages, reports of a turn, commands |
 //! | `command` | programs that read one request and write results |
 //! | `workspace` | working directories: locks, files that do not lead out |
 //! | `projection` | the files that tell an agent of its run |
@@ -27,10 +29,14 @@
 mod acp;
 mod acp_schema;
 mod agent_run;
+mod claude;
+mod client;
+mod codex;
 mod command;
 mod confinement;
 mod doctor;
 mod failure;
+mod feed;
 mod harness;
 mod host_client;
 mod launcher;
@@ -38,15 +44,19 @@ mod permissions;
 mod process;
 mod projection;
 mod results;
+mod rpc;
 mod run;
 mod secrets;
 mod session;
 mod shared;
 mod stop;
+mod terminal;
 mod transport;
+mod turn;
 mod workspace;
 
 pub use self::{
+    client::Login,
     doctor::{Diagnosis, diagnose},
     harness::Harness,
     launcher::launch,

@@ -1,15 +1,20 @@
 //! Permission requests of an agent: answered by a rule of the operator, or by a person.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
 
 use agent_host_config::{HarnessPolicy, HarnessRule};
 use agent_host_protocol::time;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::{
     acp_schema::PermissionOption,
+    agent_run::AgentRun,
     host_client::{HeldRun, HostError},
-    results::cut,
+    results::{Results, cut},
 };
 
 /// Longest title of a question, in bytes; the host takes 300 characters.
@@ -39,6 +44,52 @@ pub(crate) struct Intent {
 pub(crate) enum Verdict {
     Granted,
     Refused,
+}
+
+/// A permission request of an agent.
+pub(crate) struct Asked {
+    /// Id of the tool call that it is about.
+    pub(crate) call_id: String,
+    pub(crate) intent: Intent,
+    /// The answers that the agent offers.
+    pub(crate) options: Vec<PermissionOption>,
+}
+
+/// Answers a permission request, by a rule at once, else by a person in a task of its own. `respond` gets the option that it is;
+/// `None` where no option says it, or the turn is cancelled.
+pub(crate) async fn decide<F, R>(frame: &AgentRun, results: &mut Results, jobs: &mut JoinSet<()>, asked: Asked, respond: F)
+where
+    F: FnOnce(Option<PermissionOption>) -> R + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
+    let Asked { call_id, intent, options } = asked;
+    let policy = judge(&frame.config.rules, &intent, &frame.workspace.dir);
+    let verdict = match policy {
+        HarnessPolicy::Allow => Verdict::Granted,
+        HarnessPolicy::Deny => Verdict::Refused,
+        HarnessPolicy::Ask => {
+            // The question comes after the call that it is about.
+            results.flush().await;
+            let (run, stop) = (Arc::clone(&frame.run), frame.stop.clone());
+            let timeout_ms = frame.config.limits.ask_timeout_ms;
+            jobs.spawn(async move {
+                let chosen = match ask(&run, &intent, &options, timeout_ms).await {
+                    Ok(Some(option)) => Some(option.clone()),
+                    Ok(None) => option(&options, Verdict::Refused).cloned(),
+                    // The turn is cancelled.
+                    Err(error) => {
+                        stop.hear(&error);
+                        None
+                    }
+                };
+                respond(chosen).await;
+            });
+            return;
+        }
+    };
+    let data = json!({ "tool_call_id": call_id, "policy": policy, "granted": verdict == Verdict::Granted });
+    results.add("harness.permission", data, None).await;
+    respond(option(&options, verdict).cloned()).await;
 }
 
 /// The policy for an intent: that of the first rule that fits, else to ask.

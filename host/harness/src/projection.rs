@@ -39,6 +39,10 @@ const MAX_SKILL_FILES: usize = 500;
 const MAX_ATTACHMENTS: usize = 50;
 /// Longest name of an attachment, in bytes.
 const MAX_FILE_NAME: usize = 120;
+/// The name of the run's MCP server at the agent.
+pub(crate) const MCP_SERVER: &str = "agent-host";
+/// The variable of the token of the run's MCP server, for agents that take tokens from variables.
+pub(crate) const MCP_TOKEN: &str = "AGENT_HOST_MCP_TOKEN";
 /// The file that marks the directory of an ended run.
 const ENDED: &str = "ended";
 /// A directory without the mark is of a run that works, or of a host that was killed: it is kept for at least so long.
@@ -53,6 +57,8 @@ pub(crate) struct Projection {
     pub(crate) dir: PathBuf,
     /// `agent-context.json`.
     pub(crate) context_file: PathBuf,
+    /// `mcp.json`, where the run has an MCP endpoint.
+    pub(crate) mcp_file: Option<PathBuf>,
     /// The page for readers.
     page: PathBuf,
     attachments: Vec<Attachment>,
@@ -91,20 +97,26 @@ impl Projection {
                 tracing::debug!(%error, skill = skill.skill_name, "a skill is not there for an agent");
             }
         }
-        let projection = Self { context_file: dir.join("agent-context.json"), page: dir.join(page), attachments, dir };
+        let mcp_file = mcp.map(|_| dir.join("mcp.json"));
+        let projection = Self { context_file: dir.join("agent-context.json"), mcp_file, page: dir.join(page), attachments, dir };
         write_private(&projection.context_file, &document(schema, context)?)?;
         write_private(&projection.page, projection.text(context).as_bytes())?;
-        if let Some(mcp) = mcp {
+        if let (Some(mcp), Some(file)) = (mcp, &projection.mcp_file) {
             let url = format!("{}{}", run.base_url(), mcp.path);
             let headers = json!({ "Authorization": format!("Bearer {}", mcp.token) });
-            let servers = json!({ "mcpServers": { "agent-host": { "type": "http", "url": url, "headers": headers } } });
-            write_private(&projection.dir.join("mcp.json"), servers.to_string().as_bytes())?;
+            let servers = json!({ "mcpServers": { MCP_SERVER: { "type": "http", "url": url, "headers": headers } } });
+            write_private(file, servers.to_string().as_bytes())?;
         }
         Ok(projection)
     }
 
-    /// Marks the directory as that of an ended run, from which time on its retention counts.
+    /// Removes the token of the run, and marks the directory as that of an ended run, from which time on its retention counts.
     pub(crate) fn end(&self) {
+        if let Some(file) = &self.mcp_file
+            && let Err(error) = fs::remove_file(file)
+        {
+            tracing::debug!(%error, "the MCP configuration of an ended run is not removed");
+        }
         if let Err(error) = write_private(&self.dir.join(ENDED), b"") {
             tracing::debug!(%error, "the directory of an ended run is not marked");
         }
@@ -173,6 +185,16 @@ impl Projection {
     pub(crate) fn text_blocks(&self, input: &Input) -> Vec<Value> {
         vec![json!({ "type": "text", "text": text_of(input) })]
     }
+}
+
+/// The blocks of a prompt as one text, for agents that take no links.
+pub(crate) fn plain_text(blocks: &[Value]) -> String {
+    let member = |block: &Value, name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let texts = blocks.iter().map(|block| match block.get("uri") {
+        Some(_) => format!("[{}]({})", member(block, "name"), member(block, "uri")),
+        None => member(block, "text"),
+    });
+    texts.collect::<Vec<_>>().join("\n\n")
 }
 
 /// The text of a message.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use agent_host_config::HarnessPreset;
+use agent_host_config::{HarnessIsolation, HarnessPreset, HarnessTransport};
 use agent_host_protocol::time;
 use serde_json::json;
 use tokio::{task::JoinHandle, time::sleep};
@@ -10,13 +10,14 @@ use tokio::{task::JoinHandle, time::sleep};
 use crate::{
     acp,
     agent_run::{AgentRun, Inputs, TurnEnd},
-    command,
+    claude, codex, command,
     failure::{RunFailure, TurnError},
     host_client::{Claimed, HeldRun, HostError},
-    process::AgentProcess,
-    projection::Projection,
+    process::{AgentProcess, ReadBounds},
+    projection::{MCP_TOKEN, Projection},
     results::Results,
     secrets::Secrets,
+    session,
     shared::{ProcessDirs, Shared},
     stop::{Stop, StopFlag},
     workspace::{Workspace, resolve},
@@ -94,9 +95,14 @@ async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &St
     };
     let mut plan = shared.plan(program, dirs, run.base_url());
     plan.env.insert("AGENT_HOST_CONTEXT".to_owned(), projection.context_file.to_string_lossy().into_owned());
+    if let (Some(mcp), HarnessTransport::Native) = (&mcp, config.transport) {
+        plan.env.insert(MCP_TOKEN.to_owned(), mcp.token.clone());
+    }
+    let is_confined = shared.isolation != HarnessIsolation::None;
     let takes_inputs = context.context.available_apis.steering && config.preset != HarnessPreset::Command;
     let inputs = takes_inputs.then(|| Inputs::new(Arc::clone(&run), stop.clone()));
-    Ok(AgentRun { run, config, context, mcp, workspace: Arc::new(workspace), projection, plan, stop: stop.clone(), inputs })
+    let (workspace, stop) = (Arc::new(workspace), stop.clone());
+    Ok(AgentRun { run, config, context, mcp, workspace, projection, plan, is_confined, stop, inputs })
 }
 
 /// Starts the agent and has it answer.
@@ -106,14 +112,51 @@ async fn answer(
     process: &mut Option<AgentProcess>,
     results: &mut Results,
 ) -> Result<TurnEnd, TurnError> {
-    let started = AgentProcess::start(&frame.plan)
-        .map_err(|error| RunFailure::Unavailable(format!("the launcher cannot be started: {error}")))?;
-    let process = process.insert(started);
     let bounds = shared.read_bounds();
-    if frame.config.preset == HarnessPreset::Command {
-        command::run(frame, process, results, bounds).await
-    } else {
-        acp::run(frame, process, results, bounds).await
+    match (frame.config.preset, frame.config.transport) {
+        (HarnessPreset::Command, _) => command::run(frame, start(frame, &[], process)?, results, bounds).await,
+        (HarnessPreset::Codex, HarnessTransport::Native) => {
+            let arguments = codex::ARGUMENTS.map(str::to_owned);
+            codex::run(frame, start(frame, &arguments, process)?, results, bounds).await
+        }
+        (_, HarnessTransport::Native) => claude(frame, process, results, bounds).await,
+        (_, HarnessTransport::Acp) => acp::run(frame, start(frame, &[], process)?, results, bounds).await,
+    }
+}
+
+/// Starts the agent, with more arguments than its command has. An earlier process of the run has ended.
+fn start<'a>(
+    frame: &AgentRun,
+    more: &[String],
+    process: &'a mut Option<AgentProcess>,
+) -> Result<&'a mut AgentProcess, RunFailure> {
+    let mut plan = frame.plan.clone();
+    plan.launch.args.extend_from_slice(more);
+    let started = AgentProcess::start(&plan);
+    let started = started.map_err(|error| RunFailure::Unavailable(format!("the launcher cannot be started: {error}")))?;
+    Ok(process.insert(started))
+}
+
+/// Has Claude Code answer by its own protocol. The session is an argument of the process: another process begins a new one where the
+/// earlier cannot be loaded.
+async fn claude(
+    frame: &mut AgentRun,
+    process: &mut Option<AgentProcess>,
+    results: &mut Results,
+    bounds: ReadBounds,
+) -> Result<TurnEnd, TurnError> {
+    let mut earlier = session::earlier(&frame.context, &frame.workspace);
+    loop {
+        let arguments = claude::arguments(Some(frame), earlier.as_deref().ok());
+        let started = start(frame, &arguments, process)?;
+        let resumed = earlier.as_ref().map(|_| ()).map_err(Clone::clone);
+        match claude::run(frame, started, results, bounds, resumed).await {
+            claude::Ended::Turn(outcome) => return outcome,
+            claude::Ended::NoSession(reason) => {
+                started.finish(FINISH).await;
+                earlier = Err(reason);
+            }
+        }
     }
 }
 

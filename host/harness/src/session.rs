@@ -3,7 +3,7 @@
 use agent_host_protocol::context::RunContext;
 use serde_json::{Value, json};
 
-use crate::{acp_schema::Initialized, agent_run::AgentRun, results::Results, workspace::Workspace};
+use crate::{acp_schema::Implementation, agent_run::AgentRun, results::Results, workspace::Workspace};
 
 /// Longest reason why a session is not resumed, in bytes.
 const MAX_REASON: usize = 2 * 1024;
@@ -33,10 +33,9 @@ pub(crate) async fn record(
     results: &mut Results,
     frame: &AgentRun,
     session_id: &str,
-    agent: &Initialized,
+    info: &Implementation,
     resumed: Result<(), String>,
 ) {
-    let info = agent.agent_info.clone().unwrap_or_default();
     let mut fact = json!({ "session_id": session_id, "resumed": resumed.is_ok(), "agent": info.name, "version": info.version });
     if let (Some(fact), Err(reason)) = (fact.as_object_mut(), resumed)
         && !reason.is_empty()

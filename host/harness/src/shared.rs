@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset};
+use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset, HarnessTransport};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -158,14 +158,18 @@ fn program(config: &HarnessConfig) -> Result<PathBuf, String> {
     let command = config.command();
     let name = command.first().map(String::as_str).unwrap_or_default();
     find_program(name).ok_or_else(|| {
-        let install = install_hint(config.preset);
+        let install = install_hint(config.preset, config.transport);
         format!("there is no program `{name}` for the harness `{}`: {install}or name it in `command`", config.id)
     })
 }
 
 /// The way to install the agent of a preset, as the beginning of a sentence; empty if there is none.
-const fn install_hint(preset: HarnessPreset) -> &'static str {
+const fn install_hint(preset: HarnessPreset, transport: HarnessTransport) -> &'static str {
     match preset {
+        HarnessPreset::ClaudeCode if matches!(transport, HarnessTransport::Native) => {
+            "install it (`npm install -g @anthropic-ai/claude-code`) "
+        }
+        HarnessPreset::Codex if matches!(transport, HarnessTransport::Native) => "install it (`npm install -g @openai/codex`) ",
         HarnessPreset::ClaudeCode => "install it (`npm install -g @agentclientprotocol/claude-agent-acp`) ",
         HarnessPreset::Codex => "install it (`npm install -g @zed-industries/codex-acp`) ",
         HarnessPreset::Gemini => "install it (`npm install -g @google/gemini-cli`) ",

@@ -1,52 +1,26 @@
 //! Agents that speak the Agent Client Protocol (version 1): one JSON object a line on standard input and output.
 
-mod connection;
 mod requests;
-mod terminal;
-mod updates;
 
 use std::time::Duration;
 
 use agent_host_protocol::context::Input;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 
-pub(crate) use self::connection::RpcError;
-use self::{
-    connection::{Connection, Message},
-    terminal::Terminals,
-    updates::Turn,
-};
 use crate::{
     acp_schema::{AUTH_REQUIRED, Initialized, NewSession, PromptEnd, SessionNotification, VERSION},
     agent_run::{AgentRun, Inputs, TurnEnd},
-    failure::{MAX_REASON, RunFailure, TurnError},
+    client::{CANCEL_GRACE, CallError, Introduction, Login, RpcClient, gone, slow, streams},
+    failure::{RunFailure, TurnError, finish_reason, no_login},
     process::{AgentProcess, ReadBounds},
-    results::{Results, cut},
+    results::Results,
+    rpc::{Connection, Message, RpcError, read_answer},
     session,
     stop::{Stop, StopFlag},
+    terminal::Terminals,
+    turn::Turn,
 };
-
-/// Time for an agent to end its turn after it was cancelled. `queue.cancel_grace_ms` of a binding is 2 s by default.
-const CANCEL_GRACE: Duration = Duration::from_millis(700);
-/// Time for the exit status of an agent whose output has ended.
-const LAST_STATUS: Duration = Duration::from_secs(2);
-
-/// The reason why a request to the agent has no result.
-enum CallError {
-    /// The agent refused.
-    Rpc(RpcError),
-    /// The agent's output has ended.
-    Gone,
-    Turn(TurnError),
-}
-
-impl From<TurnError> for CallError {
-    fn from(error: TurnError) -> Self {
-        Self::Turn(error)
-    }
-}
 
 /// The conversation with one process of an agent.
 struct Client<'a> {
@@ -68,9 +42,7 @@ pub(crate) async fn run(
     results: &mut Results,
     bounds: ReadBounds,
 ) -> Result<TurnEnd, TurnError> {
-    let (Some(stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else {
-        return Err(RunFailure::Unavailable("the process has no standard streams".to_owned()).into());
-    };
+    let (stdin, stdout) = streams(process)?;
     let inputs = frame.inputs.take();
     let mut client = Client {
         frame,
@@ -83,11 +55,7 @@ pub(crate) async fn run(
     };
     let outcome = client.answer(inputs).await;
     client.turn.end(client.results).await;
-    let garbage = client.connection.garbage();
-    if garbage > 0 {
-        let data = json!({ "lines": garbage, "detail": "lines on standard output that are no messages were passed over" });
-        client.results.add("harness.garbage", data, None).await;
-    }
+    client.connection.feed.report_garbage(client.results).await;
     drop(client);
     match outcome {
         Ok(end) => Ok(end),
@@ -97,27 +65,62 @@ pub(crate) async fn run(
     }
 }
 
-/// Starts the protocol and nothing more: name and version of the agent.
-pub(crate) async fn probe(process: &mut AgentProcess, bounds: ReadBounds, patience: Duration) -> Result<Initialized, RunFailure> {
-    let (Some(stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else {
-        return Err(RunFailure::Unavailable("the process has no standard streams".to_owned()));
-    };
+/// Starts the protocol, and asks for a session in `dir` to see whether the agent wants a login first. Nothing is sent to a model.
+pub(crate) async fn probe(
+    process: &mut AgentProcess,
+    bounds: ReadBounds,
+    patience: Duration,
+    dir: &std::path::Path,
+) -> Result<Introduction, RunFailure> {
+    let (stdin, stdout) = streams(process)?;
     let mut connection = Connection::new(stdin, stdout, bounds, StopFlag::default());
     let answered = async {
-        let id = connection.request("initialize", initialize()).await;
-        loop {
-            match connection.next().await {
-                Some(Message::Response { id: of, result }) if of == id => return Some(result),
-                Some(_) => {}
-                None => return None,
+        let agent = match call_alone(&mut connection, "initialize", initialize()).await {
+            Err(CallError::Rpc(error)) if error.code == AUTH_REQUIRED => {
+                let login_problem = Some(error.to_string());
+                return Ok(Introduction { login: Login::No, login_problem, ..Introduction::default() });
             }
+            answer => read_answer::<Initialized>("initialize", answer?).map_err(CallError::Rpc)?,
+        };
+        let capabilities = &agent.agent_capabilities;
+        let mut introduction = Introduction {
+            resumes: capabilities.load_session || capabilities.session_capabilities.resume.is_some(),
+            mcp: capabilities.mcp_capabilities.http,
+            agent: agent.agent_info.unwrap_or_default(),
+            ..Introduction::default()
+        };
+        let place = json!({ "cwd": dir, "mcpServers": [] });
+        match call_alone(&mut connection, "session/new", place).await {
+            // An agent that knows of logins, and wants none.
+            Ok(_) if !agent.auth_methods.is_empty() => introduction.login = Login::Yes,
+            Err(CallError::Rpc(error)) if error.code == AUTH_REQUIRED => {
+                introduction.login = Login::No;
+                introduction.login_problem = Some(error.to_string());
+            }
+            // Any other refusal is a matter of the folder: it is no workspace.
+            Ok(_) | Err(CallError::Rpc(_)) => {}
+            Err(error) => return Err(error),
         }
+        Ok(introduction)
     };
     match timeout(patience, answered).await {
-        Ok(Some(Ok(result))) => parse("initialize", result).map_err(|error| RunFailure::Protocol(error.message)),
-        Ok(Some(Err(error))) => Err(RunFailure::Agent(error.to_string())),
-        Ok(None) => Err(gone(process).await),
-        Err(_) => Err(RunFailure::Unavailable(slow(patience))),
+        Ok(Ok(introduction)) => Ok(introduction),
+        Ok(Err(CallError::Rpc(error))) => Err(RunFailure::Agent(error.to_string())),
+        Ok(Err(CallError::Turn(TurnError::Failed(failure)))) => Err(failure),
+        Ok(Err(CallError::Gone | CallError::Turn(TurnError::Stopped(_)))) => Err(gone(process).await),
+        Err(_) => Err(slow(patience)),
+    }
+}
+
+/// A request to an agent whose own requests and reports are passed over.
+async fn call_alone(connection: &mut Connection, method: &str, params: Value) -> Result<Value, CallError> {
+    let id = connection.request(method, params).await;
+    loop {
+        match connection.next().await? {
+            Some(Message::Response { id: of, result }) if of == id => return result.map_err(CallError::Rpc),
+            Some(_) => {}
+            None => return Err(CallError::Gone),
+        }
     }
 }
 
@@ -129,40 +132,12 @@ fn initialize() -> Value {
     })
 }
 
-fn slow(patience: Duration) -> String {
-    format!(
-        "the agent did not answer within {} ms: start it in a terminal to see what it waits for, or raise `limits.start_timeout_ms` of \
-         its harness",
-        patience.as_millis()
-    )
-}
-
-/// The failure of a run whose agent is gone.
-async fn gone(process: &mut AgentProcess) -> RunFailure {
-    let ended = timeout(LAST_STATUS, process.wait()).await;
-    let errors = process.errors().await;
-    match ended {
-        Ok(Ok(ended)) if ended.was_not_started() => RunFailure::Unavailable(format!("the agent cannot be started: {errors}")),
-        Ok(Ok(ended)) if errors.is_empty() => RunFailure::Crashed(ended.to_string()),
-        Ok(Ok(ended)) => RunFailure::Crashed(format!("{ended}: {errors}")),
-        _ => RunFailure::Crashed(format!("its output has ended: {errors}")),
-    }
-}
-
 fn failure_of(frame: &AgentRun, error: RpcError) -> RunFailure {
     let text = error.to_string();
     if error.code == AUTH_REQUIRED {
-        return RunFailure::Unavailable(format!(
-            "nobody is logged in: give the harness `{}` a key in `env`, as its agent documents it ({text})",
-            frame.config.id
-        ));
+        return no_login(&frame.config, &text);
     }
     RunFailure::Agent(text)
-}
-
-fn parse<T: DeserializeOwned>(method: &str, result: Value) -> Result<T, RpcError> {
-    serde_json::from_value(result)
-        .map_err(|error| RpcError::internal(format!("the answer to `{method}` cannot be read: {error}")))
 }
 
 impl Client<'_> {
@@ -192,10 +167,10 @@ impl Client<'_> {
 
     async fn initialize(&mut self) -> Result<Initialized, CallError> {
         let result = self.call_in_time("initialize", initialize()).await?;
-        let agent: Initialized = parse("initialize", result).map_err(CallError::Rpc)?;
+        let agent: Initialized = read_answer("initialize", result).map_err(CallError::Rpc)?;
         if agent.protocol_version != VERSION {
             let problem = format!("it speaks version {} of ACP, and the host version {VERSION}", agent.protocol_version);
-            return Err(TurnError::from(RunFailure::Protocol(problem)).into());
+            return Err(RunFailure::Protocol(problem).into());
         }
         Ok(agent)
     }
@@ -203,6 +178,7 @@ impl Client<'_> {
     /// Opens the session of the conversation, or a new one where that cannot be.
     async fn open_session(&mut self, agent: &Initialized) -> Result<String, CallError> {
         let capabilities = &agent.agent_capabilities;
+        let info = agent.agent_info.clone().unwrap_or_default();
         let mut servers = Vec::new();
         if let Some(mcp) = self.frame.mcp.as_ref().filter(|_| capabilities.mcp_capabilities.http) {
             let authorization = json!({ "name": "Authorization", "value": format!("Bearer {}", mcp.token) });
@@ -227,7 +203,7 @@ impl Client<'_> {
                     }
                     match self.call_in_time(method, params).await {
                         Ok(_) => {
-                            session::record(self.results, self.frame, earlier, agent, Ok(())).await;
+                            session::record(self.results, self.frame, earlier, &info, Ok(())).await;
                             return Ok(earlier.clone());
                         }
                         Err(CallError::Rpc(error)) => not_resumed = Some(error.to_string()),
@@ -237,8 +213,8 @@ impl Client<'_> {
             }
         }
         let result = self.call_in_time("session/new", place).await?;
-        let NewSession { session_id } = parse("session/new", result).map_err(CallError::Rpc)?;
-        session::record(self.results, self.frame, &session_id, agent, Err(not_resumed.unwrap_or_default())).await;
+        let NewSession { session_id } = read_answer("session/new", result).map_err(CallError::Rpc)?;
+        session::record(self.results, self.frame, &session_id, &info, Err(not_resumed.unwrap_or_default())).await;
         Ok(session_id)
     }
 
@@ -252,48 +228,16 @@ impl Client<'_> {
                 let _ = timeout(CANCEL_GRACE, self.response_in_spite_of_stop(id)).await;
             }
         }
-        let end: PromptEnd = parse("session/prompt", outcome?).map_err(CallError::Rpc)?;
+        let end: PromptEnd = read_answer("session/prompt", outcome?).map_err(CallError::Rpc)?;
         Ok(end)
     }
+}
 
-    /// A request that is answered within the time for a start.
-    async fn call_in_time(&mut self, method: &str, params: Value) -> Result<Value, CallError> {
-        let patience = Duration::from_millis(self.frame.config.limits.start_timeout_ms);
-        let response = async {
-            let id = self.connection.request(method, params).await;
-            self.response(id).await
-        };
-        match timeout(patience, response).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(TurnError::from(RunFailure::Unavailable(slow(patience))).into()),
-        }
+impl RpcClient for Client<'_> {
+    fn parts(&mut self) -> (&mut Connection, &mut JoinSet<()>, &AgentRun) {
+        (&mut self.connection, &mut self.jobs, self.frame)
     }
 
-    /// Waits for a response, and answers the agent meanwhile.
-    async fn response(&mut self, id: u64) -> Result<Value, CallError> {
-        loop {
-            tokio::select! {
-                message = self.connection.next() => {
-                    if let Some(result) = self.handle(message, id).await? {
-                        return Ok(result);
-                    }
-                }
-                stop = self.frame.stop.stopped() => return Err(TurnError::Stopped(stop).into()),
-                Some(_) = self.jobs.join_next(), if !self.jobs.is_empty() => {}
-            }
-        }
-    }
-
-    async fn response_in_spite_of_stop(&mut self, id: u64) -> Result<Value, CallError> {
-        loop {
-            let message = self.connection.next().await;
-            if let Some(result) = self.handle(message, id).await? {
-                return Ok(result);
-            }
-        }
-    }
-
-    /// Does what a message asks for. Returns the result of the response `awaited`, if the message is that.
     async fn handle(&mut self, message: Option<Message>, awaited: u64) -> Result<Option<Value>, CallError> {
         match message {
             Some(Message::Response { id, result }) if id == awaited => return result.map(Some).map_err(CallError::Rpc),
@@ -306,25 +250,10 @@ impl Client<'_> {
             }
             Some(Message::Notification { .. }) => {}
             Some(Message::Request { id, method, params }) => self.answer_request(id, &method, params).await,
-            Some(Message::TooMuch) => return Err(TurnError::from(RunFailure::OutputLimit).into()),
-            Some(Message::Garbage) => {
-                let problem = "its lines are no JSON-RPC messages; `command` of the harness must start it in its ACP mode";
-                return Err(TurnError::from(RunFailure::Protocol(problem.to_owned())).into());
-            }
             None => return Err(CallError::Gone),
         }
         Ok(None)
     }
-}
-
-/// The finish reason of the contract.
-fn finish_reason(stop_reason: &str) -> String {
-    match stop_reason {
-        "end_turn" | "" | "cancelled" => "stop",
-        "max_tokens" | "max_turn_requests" => "length",
-        other => cut(other, MAX_REASON),
-    }
-    .to_owned()
 }
 
 fn usage(end: &PromptEnd) -> Option<Value> {

@@ -1,30 +1,19 @@
 //! Requests of an agent to its client: permissions, files and commands.
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 
 use agent_host_config::HarnessPolicy;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{
-    Client,
-    connection::{RpcError, Writer},
-};
+use super::Client;
 use crate::{
-    acp_schema::{
-        CreateTerminal, INVALID_PARAMS, METHOD_NOT_FOUND, PermissionOption, PermissionRequest, ReadFile, TerminalName, WriteFile,
-    },
-    permissions::{self, Intent, Verdict},
+    acp_schema::{CreateTerminal, METHOD_NOT_FOUND, PermissionOption, PermissionRequest, ReadFile, TerminalName, WriteFile},
+    client::MAX_JOBS,
+    permissions::{self, Asked, Intent},
+    rpc::{RpcError, read_params as read},
 };
 
-/// Requests that are answered at one time; more are refused.
-const MAX_JOBS: usize = 64;
-
-fn read<T: DeserializeOwned>(params: Value) -> Result<T, RpcError> {
-    serde_json::from_value(params).map_err(|error| RpcError::new(INVALID_PARAMS, error.to_string()))
-}
-
-fn outcome(option: Option<&PermissionOption>) -> Value {
+fn outcome(option: Option<PermissionOption>) -> Value {
     match option {
         Some(option) => json!({ "outcome": { "outcome": "selected", "optionId": option.option_id } }),
         None => json!({ "outcome": { "outcome": "cancelled" } }),
@@ -71,41 +60,14 @@ impl Client<'_> {
     }
 
     async fn permission(&mut self, id: Value, request: PermissionRequest) {
-        let intent = self.turn.intent(&request, self.results).await;
+        let PermissionRequest { tool_call, options } = request;
+        let intent = self.turn.intent(&tool_call, self.results).await;
+        let asked = Asked { call_id: tool_call.tool_call_id, intent, options };
         let writer = self.connection.writer.clone();
-        let policy = permissions::judge(&self.frame.config.rules, &intent, &self.frame.workspace.dir);
-        let verdict = match policy {
-            HarnessPolicy::Allow => Verdict::Granted,
-            HarnessPolicy::Deny => Verdict::Refused,
-            HarnessPolicy::Ask => return self.ask(id, request.options, intent, writer).await,
-        };
-        let data = json!({
-            "tool_call_id": request.tool_call.tool_call_id,
-            "policy": policy,
-            "granted": verdict == Verdict::Granted,
-        });
-        self.results.add("harness.permission", data, None).await;
-        writer.respond(id, Ok(outcome(permissions::option(&request.options, verdict)))).await;
-    }
-
-    async fn ask(&mut self, id: Value, options: Vec<PermissionOption>, intent: Intent, writer: Writer) {
-        // The question comes after the call that it is about.
-        self.results.flush().await;
-        let run = Arc::clone(&self.frame.run);
-        let timeout_ms = self.frame.config.limits.ask_timeout_ms;
-        let stop = self.frame.stop.clone();
-        self.jobs.spawn(async move {
-            let answer = match permissions::ask(&run, &intent, &options, timeout_ms).await {
-                Ok(Some(option)) => outcome(Some(option)),
-                Ok(None) => outcome(permissions::option(&options, Verdict::Refused)),
-                // The turn is cancelled.
-                Err(error) => {
-                    stop.hear(&error);
-                    outcome(None)
-                }
-            };
-            writer.respond(id, Ok(answer)).await;
-        });
+        permissions::decide(self.frame, self.results, &mut self.jobs, asked, async move |option| {
+            writer.respond(id, Ok(outcome(option))).await;
+        })
+        .await;
     }
 
     /// Refuses what a rule denies, whether the agent has asked for permission or not.

@@ -5,6 +5,7 @@
 
 mod faults;
 mod host;
+mod natives;
 mod turns;
 
 use std::{

@@ -1,14 +1,14 @@
-//! Reports of an agent about its turn, as results.
+//! Reports of an agent about its turn, as results: the messages of the Agent Client Protocol, into which other protocols are translated.
 
 use std::{collections::HashMap, path::PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::terminal::Terminals;
 use crate::{
-    acp_schema::{Content, PermissionRequest, ToolCall, ToolContent, Update},
+    acp_schema::{Content, ToolCall, ToolContent, Update},
     permissions::Intent,
     results::{Results, cut, present},
+    terminal::Terminals,
 };
 
 /// Tool calls that may be open at one time; more are not recorded. The content of an open call is kept in memory.
@@ -26,7 +26,7 @@ struct OpenCall {
 
 /// The turn of an agent, as far as it has reported it.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     open: HashMap<String, OpenCall>,
     /// The order in which calls began.
     order: Vec<String>,
@@ -34,7 +34,7 @@ pub(super) struct Turn {
 
 impl Turn {
     /// Records an update.
-    pub(super) async fn record(&mut self, update: Update, results: &mut Results, terminals: &Terminals) {
+    pub(crate) async fn record(&mut self, update: Update, results: &mut Results, terminals: &Terminals) {
         match update {
             Update::AgentMessageChunk { content } => {
                 if let Some(text) = text_of(&content) {
@@ -105,20 +105,24 @@ impl Turn {
     }
 
     /// Records the call that a permission is asked for, and says what it is.
-    pub(super) async fn intent(&mut self, request: &PermissionRequest, results: &mut Results) -> Intent {
-        let id = request.tool_call.tool_call_id.clone();
-        self.merge(request.tool_call.clone());
-        match self.open.get_mut(&id) {
+    pub(crate) async fn intent(&mut self, call: &ToolCall, results: &mut Results) -> Intent {
+        self.merge(call.clone());
+        match self.open.get_mut(&call.tool_call_id) {
             Some(open) => {
                 begin(open, results).await;
                 intent_of(&open.call)
             }
-            None => intent_of(&request.tool_call),
+            None => intent_of(call),
         }
     }
 
+    /// The call of this id, as far as it is known, while it is open.
+    pub(crate) fn call(&self, id: &str) -> Option<&ToolCall> {
+        self.open.get(id).map(|open| &open.call)
+    }
+
     /// Ends the calls that are still open: the turn is over.
-    pub(super) async fn end(&mut self, results: &mut Results) {
+    pub(crate) async fn end(&mut self, results: &mut Results) {
         for id in std::mem::take(&mut self.order) {
             let Some(mut open) = self.open.remove(&id) else { continue };
             begin(&mut open, results).await;

@@ -17,10 +17,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::connection::RpcError;
 use crate::{
     acp_schema::{CreateTerminal, INVALID_PARAMS},
     process::{AgentProcess, Ended, ProcessPlan, find_program},
+    rpc::RpcError,
 };
 
 /// Commands that one agent has at one time, ended ones included until they are released.
@@ -29,9 +29,9 @@ const MAX_TERMINALS: usize = 32;
 const MAX_OUTPUT: usize = 1 << 20;
 
 /// The output of a command so far.
-pub(super) struct Output {
-    pub(super) text: String,
-    pub(super) is_truncated: bool,
+pub(crate) struct Output {
+    pub(crate) text: String,
+    pub(crate) is_truncated: bool,
 }
 
 #[derive(Default)]
@@ -66,14 +66,14 @@ struct Terminal {
 
 /// The commands of one agent. When the last clone is dropped, all of them end.
 #[derive(Clone, Default)]
-pub(super) struct Terminals {
+pub(crate) struct Terminals {
     open: Arc<Mutex<HashMap<String, Terminal>>>,
     created: Arc<AtomicU32>,
 }
 
 impl Terminals {
     /// Starts a command. `plan` is the frame of the agent's own process, `dir` where the command is executed.
-    pub(super) async fn create(&self, mut plan: ProcessPlan, dir: PathBuf, request: CreateTerminal) -> Result<Value, RpcError> {
+    pub(crate) async fn create(&self, mut plan: ProcessPlan, dir: PathBuf, request: CreateTerminal) -> Result<Value, RpcError> {
         let CreateTerminal { command, args, env, output_byte_limit, .. } = request;
         let mut open = self.open.lock().await;
         if open.len() >= MAX_TERMINALS {
@@ -112,35 +112,35 @@ impl Terminals {
     }
 
     /// The output of a command so far.
-    pub(super) async fn output(&self, id: &str) -> Option<Output> {
+    pub(crate) async fn output(&self, id: &str) -> Option<Output> {
         let open = self.open.lock().await;
         let buffer = open.get(id)?.output.lock().await;
         Some(Output { text: String::from_utf8_lossy(&buffer.bytes).into_owned(), is_truncated: buffer.is_truncated })
     }
 
     /// The answer to `terminal/output`.
-    pub(super) async fn report(&self, id: &str) -> Result<Value, RpcError> {
+    pub(crate) async fn report(&self, id: &str) -> Result<Value, RpcError> {
         let output = self.output(id).await.ok_or_else(|| unknown(id))?;
         let ended = self.open.lock().await.get(id).and_then(|terminal| *terminal.ended.borrow());
         Ok(json!({ "output": output.text, "truncated": output.is_truncated, "exitStatus": ended.map(status) }))
     }
 
     /// Waits for the end of a command.
-    pub(super) async fn wait(&self, id: &str) -> Result<Value, RpcError> {
+    pub(crate) async fn wait(&self, id: &str) -> Result<Value, RpcError> {
         let mut ended = self.open.lock().await.get(id).map(|terminal| terminal.ended.clone()).ok_or_else(|| unknown(id))?;
         let ended = ended.wait_for(Option::is_some).await.map_err(RpcError::internal)?;
         Ok(ended.map_or(Value::Null, status))
     }
 
     /// Ends a command; its output can still be read.
-    pub(super) async fn kill(&self, id: &str) -> Result<Value, RpcError> {
+    pub(crate) async fn kill(&self, id: &str) -> Result<Value, RpcError> {
         // A command that has ended needs no end.
         let _ = self.open.lock().await.get(id).ok_or_else(|| unknown(id))?.kill.send(true);
         Ok(json!({}))
     }
 
     /// Ends a command and forgets it.
-    pub(super) async fn release(&self, id: &str) -> Result<Value, RpcError> {
+    pub(crate) async fn release(&self, id: &str) -> Result<Value, RpcError> {
         self.open.lock().await.remove(id).map(drop).ok_or_else(|| unknown(id))?;
         Ok(json!({}))
     }
