@@ -45,6 +45,13 @@ pub(crate) struct AgentCapabilities {
     pub(crate) load_session: bool,
     pub(crate) mcp_capabilities: McpCapabilities,
     pub(crate) session_capabilities: SessionCapabilities,
+    pub(crate) prompt_capabilities: PromptCapabilities,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct PromptCapabilities {
+    pub(crate) embedded_context: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

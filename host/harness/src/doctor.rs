@@ -142,6 +142,8 @@ async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis)
     diagnosis.agent = text(&agent.name);
     diagnosis.version = text(&agent.version);
     (diagnosis.resumes, diagnosis.mcp, diagnosis.logged_in) = (resumes, mcp, login);
+    // Examined once in the life of a harness.
+    let _ = shared.takes_mcp.set(mcp);
     if login == Login::No {
         let said = login_problem.unwrap_or_else(|| "as the agent says".to_owned());
         return Err(no_login(&shared.config, &said).message(&secrets));

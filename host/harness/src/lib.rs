@@ -14,6 +14,7 @@
 //! | `command` | programs that read one request and write results |
 //! | `workspace` | working directories: locks, files that do not lead out |
 //! | `projection` | the files that tell an agent of its run |
+//! | `mcp_forms` | the MCP endpoint of a run in the configuration of its agent |
 //! | `session` | sessions of agents as state of conversations |
 //! | `permissions` | rules and questions for what an agent wants to do |
 //! | `results`, `secrets` | what an agent says, as results without secrets |
@@ -40,6 +41,7 @@ mod feed;
 mod harness;
 mod host_client;
 mod launcher;
+mod mcp_forms;
 mod permissions;
 mod process;
 mod projection;

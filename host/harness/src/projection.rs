@@ -59,6 +59,8 @@ pub(crate) struct Projection {
     pub(crate) context_file: PathBuf,
     /// `mcp.json`, where the run has an MCP endpoint.
     pub(crate) mcp_file: Option<PathBuf>,
+    /// More files about the MCP endpoint, which go with the end of the run.
+    pub(crate) mcp_settings: Vec<PathBuf>,
     /// The page for readers.
     page: PathBuf,
     attachments: Vec<Attachment>,
@@ -98,7 +100,14 @@ impl Projection {
             }
         }
         let mcp_file = mcp.map(|_| dir.join("mcp.json"));
-        let projection = Self { context_file: dir.join("agent-context.json"), mcp_file, page: dir.join(page), attachments, dir };
+        let projection = Self {
+            context_file: dir.join("agent-context.json"),
+            mcp_file,
+            mcp_settings: Vec::new(),
+            page: dir.join(page),
+            attachments,
+            dir,
+        };
         write_private(&projection.context_file, &document(schema, context)?)?;
         write_private(&projection.page, projection.text(context).as_bytes())?;
         if let (Some(mcp), Some(file)) = (mcp, &projection.mcp_file) {
@@ -112,10 +121,10 @@ impl Projection {
 
     /// Removes the token of the run, and marks the directory as that of an ended run, from which time on its retention counts.
     pub(crate) fn end(&self) {
-        if let Some(file) = &self.mcp_file
-            && let Err(error) = fs::remove_file(file)
-        {
-            tracing::debug!(%error, "the MCP configuration of an ended run is not removed");
+        for file in self.mcp_file.iter().chain(&self.mcp_settings) {
+            if let Err(error) = fs::remove_file(file) {
+                tracing::debug!(%error, "the MCP configuration of an ended run is not removed");
+            }
         }
         if let Err(error) = write_private(&self.dir.join(ENDED), b"") {
             tracing::debug!(%error, "the directory of an ended run is not marked");
@@ -160,6 +169,20 @@ impl Projection {
              has one. `agent-context.json` beside this page has the same facts for programs.\n",
         );
         page
+    }
+
+    /// The prompt of the first turn, with the page for readers within it.
+    ///
+    /// # Errors
+    /// Fails if the page cannot be read.
+    pub(crate) fn prompt_with_page(&self, input: &Input) -> io::Result<Vec<Value>> {
+        let mut blocks = self.prompt(input);
+        let text = fs::read_to_string(&self.page)?;
+        let resource = json!({ "uri": uri(&self.page), "mimeType": "text/markdown", "text": text });
+        // The last block is the link to the page.
+        blocks.pop();
+        blocks.push(json!({ "type": "resource", "resource": resource }));
+        Ok(blocks)
     }
 
     /// The prompt of the first turn.
@@ -325,7 +348,7 @@ pub(crate) fn remove_old(runs: &Path, retention: Duration) {
 }
 
 /// Writes a file that only this user sees. A link of this name is not followed.
-fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

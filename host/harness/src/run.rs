@@ -13,6 +13,7 @@ use crate::{
     claude, codex, command,
     failure::{RunFailure, TurnError},
     host_client::{Claimed, HeldRun, HostError},
+    mcp_forms,
     process::{AgentProcess, ReadBounds},
     projection::{MCP_TOKEN, Projection},
     results::Results,
@@ -85,7 +86,7 @@ async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &St
         workspace.map_err(|error| RunFailure::Files(format!("the workspace {} cannot be opened: {error}", dir.display())))?;
     let own = root.join("runs").join(context.run_id.to_string());
     let projection = Projection::write(own.clone(), &workspace.home, &config, &context, &run, mcp.as_ref()).await;
-    let projection = projection
+    let mut projection = projection
         .map_err(|error| RunFailure::Files(format!("the files of the run cannot be written to {}: {error}", own.display())))?;
     let dirs = ProcessDirs {
         work: &workspace.dir,
@@ -95,8 +96,15 @@ async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &St
     };
     let mut plan = shared.plan(program, dirs, run.base_url());
     plan.env.insert("AGENT_HOST_CONTEXT".to_owned(), projection.context_file.to_string_lossy().into_owned());
-    if let (Some(mcp), HarnessTransport::Native) = (&mcp, config.transport) {
-        plan.env.insert(MCP_TOKEN.to_owned(), mcp.token.clone());
+    if let Some(mcp) = &mcp {
+        if config.transport == HarnessTransport::Native {
+            plan.env.insert(MCP_TOKEN.to_owned(), mcp.token.clone());
+        } else if shared.takes_mcp.get() == Some(&false) {
+            let url = format!("{}{}", run.base_url(), mcp.path);
+            let settings = mcp_forms::put(config.preset, &mut plan, &projection.dir, (&url, &mcp.token));
+            projection.mcp_settings = settings
+                .map_err(|error| RunFailure::Files(format!("the MCP configuration of the agent cannot be written: {error}")))?;
+        }
     }
     let is_confined = shared.isolation != HarnessIsolation::None;
     let takes_inputs = context.context.available_apis.steering && config.preset != HarnessPreset::Command;

@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     /// Cancelled when the harness ends.
     pub(crate) closing: CancellationToken,
     program: OnceLock<Result<PathBuf, String>>,
+    /// True if the agent takes an MCP server by its protocol; set by the examination.
+    pub(crate) takes_mcp: OnceLock<bool>,
 }
 
 /// The directories of a process.
@@ -78,8 +80,8 @@ impl Shared {
         let HarnessSetup { config, env, data_dir, launcher } = setup;
         let isolation = isolation(&config);
         let data_dir = std::path::absolute(&data_dir).unwrap_or(data_dir);
-        let (config, launcher, program) = (Arc::new(config), launcher.into(), OnceLock::new());
-        Self { transport, config, env, data_dir, launcher, isolation, closing, program }
+        let (config, launcher, program, takes_mcp) = (Arc::new(config), launcher.into(), OnceLock::new(), OnceLock::new());
+        Self { transport, config, env, data_dir, launcher, isolation, closing, program, takes_mcp }
     }
 
     /// The directory of the crate's own files for this harness.
@@ -119,9 +121,20 @@ impl Shared {
         for (name, dir) in [("HOME", dirs.home), ("TMPDIR", dirs.tmp)] {
             env.insert(name.to_owned(), dir.to_string_lossy().into_owned());
         }
+        let mut args: Vec<String> = config.command().into_iter().skip(1).collect();
+        let mut confinement = confinement;
+        // OpenCode connects to a server of its own, on a port that a confinement must know.
+        if let Some(confinement) = &mut confinement
+            && config.preset == HarnessPreset::OpenCode
+            && args == ["acp"]
+            && let Some(port) = free_port()
+        {
+            args.extend(["--port".to_owned(), port.to_string()]);
+            confinement.ports.insert(port);
+        }
         let launch = Launch {
             program,
-            args: config.command().into_iter().skip(1).collect(),
+            args,
             max_memory_bytes: limits.max_memory_bytes,
             max_open_files: limits.max_open_files,
             cpu_seconds: limits.cpu_seconds,
@@ -143,6 +156,12 @@ impl Shared {
             lines_per_second: limits.messages_per_second,
         }
     }
+}
+
+/// A port of this machine that nobody listens on at the moment.
+fn free_port() -> Option<u16> {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).ok()?;
+    listener.local_addr().ok().map(|address| address.port())
 }
 
 /// The confinement of a harness: as configured, else what the kernel has.

@@ -18,12 +18,24 @@ use serde_json::{Value, json};
 const CLAUDE: &str = "@agentclientprotocol/claude-agent-acp@0.49.0";
 const AIMOCK: &str = "@copilotkit/aimock@1.43.0";
 
+const CLAUDE_NATIVE: &str = "@anthropic-ai/claude-code@2.1.330";
+const CODEX: &str = "@openai/codex@0.169.0";
+const CODEX_ACP: &str = "@zed-industries/codex-acp@0.16.0";
+const GEMINI: &str = "@google/gemini-cli@0.61.0";
+const OPENCODE: &str = "opencode-ai@1.18.33";
+
 /// Answers of the model of the test.
 const FIXTURES: &str = r#"{ "fixtures": [
     { "match": { "userMessage": "make the folder one", "hasToolResult": false },
       "response": { "toolCalls": [{ "name": "Bash", "arguments": "{\"command\":\"mkdir one\",\"description\":\"Make a folder\"}" }] } },
     { "match": { "userMessage": "make the folder two", "hasToolResult": false },
       "response": { "toolCalls": [{ "name": "Bash", "arguments": "{\"command\":\"mkdir two\",\"description\":\"Make a folder\"}" }] } },
+    { "match": { "userMessage": "execute one", "hasToolResult": false },
+      "response": { "toolCalls": [{ "name": "exec_command", "arguments": "{\"cmd\":\"mkdir one\"}" }] } },
+    { "match": { "userMessage": "execute two", "hasToolResult": false },
+      "response": { "toolCalls": [{ "name": "exec_command", "arguments": "{\"cmd\":\"mkdir two\"}" }] } },
+    { "match": { "userMessage": "execute one", "hasToolResult": true }, "response": { "content": "Folder one is there." } },
+    { "match": { "userMessage": "execute two", "hasToolResult": true }, "response": { "content": "There is no folder two." } },
     { "match": { "userMessage": "wait long", "hasToolResult": false },
       "response": { "toolCalls": [{ "name": "Bash", "arguments": "{\"command\":\"touch began && sleep 98765\",\"description\":\"Wait\"}" }] } },
     { "match": { "userMessage": "make the folder one", "hasToolResult": true }, "response": { "content": "Folder one is there." } },
@@ -169,12 +181,139 @@ async fn a_harness_elsewhere_brings_its_runner_and_serves_a_host_over_http() {
     host.check();
 }
 
+/// A model server that knows [`FIXTURES`].
+fn scripted_model(modules: &Path) -> NodeServer {
+    NodeServer::start(&[("fixtures.json", FIXTURES.to_owned())], |node, port| {
+        node.arg(modules.join(".bin/llmock")).args(["-p", &port.to_string(), "-f", "fixtures.json"]);
+    })
+}
+
+/// A host with one harness. `keys` are those of the harness beside its id and the port of the model.
+fn with_agent(runner: &str, model: &NodeServer, keys: &str) -> Host {
+    let harness = format!("[[harnesses]]\nid = \"{runner}\"\nconnect_ports = [{}]\n{keys}\n", model.port);
+    Host::start(&[], &format!("{harness}{}", binding(runner)))
+}
+
+/// Two turns of one session.
+async fn answers_two_turns(host: &Host) {
+    let ended = said(host, "hello there").await.completed();
+    assert_eq!(ended.message_texts(), ["Hello from the scripted model."], "{ended}");
+    let session = ended.of("harness.session")[0]["session_id"].clone();
+    let ended = said(host, "and again").await.completed();
+    assert_eq!(ended.message_texts(), ["Again, in the same session."], "{ended}");
+    let again = ended.of("harness.session")[0];
+    assert_eq!((&again["resumed"], &again["session_id"]), (&json!(true), &session), "{ended}");
+}
+
+/// A command that a person allows, and one that a person declines.
+async fn asks_for_commands(host: &Host, one: &str, two: &str) {
+    let run = host.send_in("c1", one).await;
+    let question = respond(host, &run, json!({ "decision": "submit", "answer": "Allow" })).await;
+    assert_eq!(question["description"], "mkdir one", "{question}");
+    let ended = host.ended(&run).await.completed();
+    assert_eq!(ended.message_texts(), ["Folder one is there."], "{ended}");
+    assert_eq!(ended.of("tool.call.started")[0]["parameters"]["command"], "mkdir one", "{ended}");
+    assert!(workspace(host, "c1").join("one").is_dir());
+    let run = host.send_in("c1", two).await;
+    respond(host, &run, json!({ "decision": "decline" })).await;
+    let ended = host.ended(&run).await.completed();
+    assert!(ended.of("tool.call.completed")[0]["error"].is_string(), "{ended}");
+    assert!(!workspace(host, "c1").join("two").exists());
+}
+
+/// The name of this machine's architecture in packages.
+fn architecture() -> &'static str {
+    if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" }
+}
+
+/// Command and environment of Codex, with the model of the test.
+fn codex(program: &Path, more: &str, port: u16) -> String {
+    format!(
+        "command = [{program:?}, {more}\"-c\", \"model_provider=mock\", \"-c\", 'model_providers.mock={{name=\"mock\",\
+         base_url=\"http://127.0.0.1:{port}/v1\",env_key=\"OPENAI_API_KEY\",wire_api=\"responses\"}}']\n\
+         env = {{ OPENAI_API_KEY = \"sk-of-the-test\" }}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn claude_code_answers_by_its_own_protocol() {
+    let modules = npm::packages("claude-code-native", &[CLAUDE_NATIVE, AIMOCK]);
+    let model = scripted_model(&modules);
+    // The package for this machine: no installation script has put its program into the other one.
+    let program = modules.join(format!("@anthropic-ai/claude-code-linux-{}/claude", architecture()));
+    let keys = format!(
+        "preset = \"claude-code\"\ntransport = \"native\"\ncommand = [{program:?}]\n\
+         env = {{ ANTHROPIC_BASE_URL = \"http://127.0.0.1:{}\", ANTHROPIC_API_KEY = \"sk-of-the-test\" }}",
+        model.port
+    );
+    let host = with_agent("plugin:agent-host/claude-native/default", &model, &keys);
+    answers_two_turns(&host).await;
+    asks_for_commands(&host, "make the folder one", "make the folder two").await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn codex_answers_by_its_own_protocol() {
+    let modules = npm::packages("codex-native", &[CODEX, AIMOCK]);
+    let model = scripted_model(&modules);
+    let command = codex(&modules.join(".bin/codex"), "\"app-server\", ", model.port);
+    let keys = format!("preset = \"codex\"\ntransport = \"native\"\n{command}");
+    let host = with_agent("plugin:agent-host/codex-native/default", &model, &keys);
+    answers_two_turns(&host).await;
+    asks_for_commands(&host, "execute one", "execute two").await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn codex_answers_over_acp() {
+    let modules = npm::packages("codex-acp", &[CODEX_ACP, AIMOCK]);
+    let model = scripted_model(&modules);
+    let keys = format!("preset = \"codex\"\n{}", codex(&modules.join(".bin/codex-acp"), "", model.port));
+    let host = with_agent("plugin:agent-host/codex-acp/default", &model, &keys);
+    answers_two_turns(&host).await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn gemini_answers_over_acp() {
+    let modules = npm::packages("gemini", &[GEMINI, AIMOCK]);
+    let model = scripted_model(&modules);
+    let keys = format!(
+        "preset = \"gemini\"\ncommand = [{:?}, \"--acp\"]\n\
+         env = {{ GEMINI_API_KEY = \"sk-of-the-test\", GEMINI_DEFAULT_AUTH_TYPE = \"gemini-api-key\", \
+         GEMINI_MODEL = \"gemini-2.5-flash\", GOOGLE_GEMINI_BASE_URL = \"http://127.0.0.1:{}\" }}",
+        modules.join(".bin/gemini"),
+        model.port
+    );
+    let host = with_agent("plugin:agent-host/gemini/default", &model, &keys);
+    let ended = said(&host, "hello there").await.completed();
+    assert_eq!(ended.message_texts(), ["Hello from the scripted model."], "{ended}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn opencode_answers_over_acp() {
+    let modules = npm::packages("opencode", &[OPENCODE, AIMOCK]);
+    let model = scripted_model(&modules);
+    let settings = json!({
+        "autoupdate": false, "share": "disabled", "model": "mock/m", "small_model": "mock/m", "enabled_providers": ["mock"],
+        "provider": { "mock": {
+            "npm": "@ai-sdk/openai-compatible", "name": "Mock", "models": { "m": { "name": "m" } },
+            "options": { "baseURL": format!("http://127.0.0.1:{}/v1", model.port), "apiKey": "sk-of-the-test" },
+        } },
+    });
+    let program = modules.join(format!("opencode-linux-{}/bin/opencode", architecture()));
+    let keys =
+        format!("preset = \"opencode\"\ncommand = [{program:?}, \"acp\"]\nenv = {{ OPENCODE_CONFIG_CONTENT = '{settings}' }}");
+    let host = with_agent("plugin:agent-host/opencode/default", &model, &keys);
+    answers_two_turns(&host).await;
+    host.check();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn claude_code_answers_two_turns_asks_and_is_cancelled() {
     let modules = npm::packages("claude-code", &[CLAUDE, AIMOCK]);
-    let model = NodeServer::start(&[("fixtures.json", FIXTURES.to_owned())], |node, port| {
-        node.arg(modules.join(".bin/llmock")).args(["-p", &port.to_string(), "-f", "fixtures.json"]);
-    });
+    let model = scripted_model(&modules);
     let (command, port) = (modules.join(".bin/claude-agent-acp"), model.port);
     let runner = "plugin:agent-host/claude-code/default";
     let harness = format!(

@@ -4,6 +4,7 @@ mod requests;
 
 use std::time::Duration;
 
+use agent_host_config::HarnessPreset;
 use agent_host_protocol::context::Input;
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
@@ -144,7 +145,15 @@ impl Client<'_> {
     async fn answer(&mut self, inputs: Option<Inputs>) -> Result<TurnEnd, CallError> {
         let agent = self.initialize().await?;
         let session_id = self.open_session(&agent).await?;
-        let mut prompt = self.frame.projection.prompt(&self.frame.context.input);
+        // Gemini CLI asks a person before it follows a link out of the workspace, also one of its own client.
+        let embeds = agent.agent_capabilities.prompt_capabilities.embedded_context;
+        let input = &self.frame.context.input;
+        let mut prompt = if embeds && self.frame.config.preset == HarnessPreset::Gemini {
+            let page = self.frame.projection.prompt_with_page(input);
+            page.map_err(|error| RunFailure::Files(format!("the page of the run cannot be read: {error}")))?
+        } else {
+            self.frame.projection.prompt(input)
+        };
         let mut inputs = inputs;
         loop {
             self.is_recording = true;

@@ -170,6 +170,8 @@ def obey(session, order):
             say(session, f"{type(error).__name__}: {error}")
     elif word == "env":
         say(session, str(os.environ.get(rest)))
+    elif word == "arguments":
+        say(session, " ".join(sys.argv[1:]))
     elif word == "names":
         say(session, ",".join(sorted(os.environ)))
     elif word == "memory":
@@ -242,7 +244,7 @@ def handle(message):
     elif method == "initialize":
         if "--login" in sys.argv:
             return send({"id": number, "error": {"code": -32000, "message": "Authentication required"}})
-        capabilities = {"loadSession": "--forgetful" not in sys.argv, "mcpCapabilities": {"http": True}}
+        capabilities = {"loadSession": "--forgetful" not in sys.argv, "mcpCapabilities": {"http": "--no-mcp" not in sys.argv}}
         info = {"name": "peer", "version": "1.2.3"}
         send({"id": number, "result": {"protocolVersion": 1, "agentCapabilities": capabilities, "agentInfo": info}})
     elif method == "session/new":

@@ -190,6 +190,38 @@ async fn the_mcp_endpoint_of_the_run_is_handed_to_the_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_takes_no_mcp_server_by_its_protocol_has_it_in_its_configuration() {
+    let (python, peer) = (python().0, peer());
+    let command = [python.as_str(), "-B", &peer, "--no-mcp"];
+    let url = format!("http://127.0.0.1:7070/mcp/runs/{RUN}");
+
+    let mut world = World::with_command("preset = \"codex\"", &command);
+    let text = said(&world, RUN, "arguments\nsay  \nenv AGENT_HOST_MCP_TOKEN").await;
+    let settings = format!(
+        "-c mcp_servers.agent-host.url=\"{url}\" -c mcp_servers.agent-host.bearer_token_env_var=\"AGENT_HOST_MCP_TOKEN\" [secret]"
+    );
+    assert_eq!(text, format!("--no-mcp {settings}"), "the token is in the environment alone");
+    world.end().await;
+
+    let mut world = World::with_command("preset = \"opencode\"", &command);
+    let file = said(&world, RUN, "env OPENCODE_CONFIG").await;
+    world.end().await;
+    assert!(file.ends_with("/opencode.json") && !std::path::Path::new(&file).exists(), "{file}");
+
+    let mut world = World::with_command("preset = \"gemini\"", &command);
+    let path = said(&world, RUN, "env GEMINI_CLI_SYSTEM_DEFAULTS_PATH").await;
+    let next = path.replace(RUN, RUNS[1]);
+    world.host.offer(RUNS[1], &format!("cat {next}"), "c1", json!({}));
+    world.host.end(RUNS[1]).await;
+    let settings: Value = serde_json::from_str(&world.host.text(RUNS[1])).unwrap();
+    let server = &settings["mcpServers"]["agent-host"];
+    assert_eq!(server["httpUrl"], json!(url.replace(RUN, RUNS[1])));
+    assert_eq!(server["headers"]["Authorization"], "Bearer $AGENT_HOST_MCP_TOKEN");
+    world.end().await;
+    assert!(!std::path::Path::new(&path).exists() && !std::path::Path::new(&next).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_large_output_becomes_an_artifact() {
     let mut world = World::new("");
     said(&world, RUN, "big 200000").await;
