@@ -110,7 +110,7 @@ pub enum Login {
     Unknown,
 }
 
-/// What an agent says of itself before its first turn.
+/// The words of an agent about itself before its first turn.
 #[derive(Debug, Default)]
 pub(crate) struct Introduction {
     /// Name and version.

@@ -64,7 +64,7 @@ pub(crate) fn no_login(config: &HarnessConfig, said: &str) -> RunFailure {
     RunFailure::Unavailable(format!("nobody is logged in: give the harness `{}` {hint} in `env` ({said})", config.id))
 }
 
-/// What `env` must have for the agent of a preset.
+/// The variables that `env` must have for the agent of a preset.
 pub(crate) const fn login_hint(preset: HarnessPreset) -> &'static str {
     match preset {
         HarnessPreset::ClaudeCode => "ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN of `claude setup-token`,",

@@ -48,7 +48,7 @@ struct Client<'a> {
     is_recording: bool,
     /// True if the message that is open has come in pieces.
     has_pieces: bool,
-    /// How the turn ended.
+    /// The end of the turn.
     ended: Option<schema::Turn>,
     /// The last error that Codex does not get over by itself.
     problem: Option<TurnProblem>,
