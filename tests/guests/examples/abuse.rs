@@ -36,11 +36,11 @@ const INFO: u32 = 2;
 const OUTSIDE: usize = usize::MAX - 0xffff;
 
 /// Calls the host from ever deeper in the stack.
-fn deep(depth: u64) -> u64 {
+fn deep(depth: u64, limit: u64) -> u64 {
     if depth.is_multiple_of(64) {
         raw::log(INFO, 1, 0);
     }
-    deep(std::hint::black_box(depth) + 1).wrapping_mul(31) ^ depth
+    if depth == limit { 0 } else { deep(depth + 1, limit).wrapping_mul(31) ^ depth }
 }
 
 struct Abuse;
@@ -86,7 +86,7 @@ impl Runner for Abuse {
                 raw::page(0, 0, 0, texts.as_ptr() as usize, texts.len(), 10, BYTES);
             }
             "deep" => {
-                std::hint::black_box(deep(0));
+                std::hint::black_box(deep(0, std::hint::black_box(u64::MAX)));
             }
             "fill" => {
                 let mut bytes = vec![0_u8; BYTES];
