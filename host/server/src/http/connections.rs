@@ -26,7 +26,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
 use super::{
-    answer_state::AnswerState,
     paced_stream::PacedStream,
     problem::{Problem, ProblemCode},
 };
@@ -141,8 +140,7 @@ impl Connections {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection stays without TCP_NODELAY");
         }
-        let answer = Arc::new(AnswerState::default());
-        let io = TokioIo::new(PacedStream::new(stream, self.slow_reader, Arc::clone(&answer)));
+        let io = TokioIo::new(PacedStream::new(stream, self.slow_reader));
         let router = self.router;
         let service = service_fn(move |request: Request<Incoming>| {
             // A request with a length besides is read by this, as it must be, and is the last of its connection: whoever stands in
@@ -151,10 +149,8 @@ impl Connections {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(Peer(peer));
             let answering = router.clone().oneshot(request);
-            let answer = Arc::clone(&answer);
-            answer.begin();
             async move {
-                let mut response = answer.watch(answering.await?);
+                let mut response = answering.await?;
                 if is_chunked {
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }

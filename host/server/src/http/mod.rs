@@ -1,7 +1,6 @@
 //! The parts that routes of an HTTP API share: bodies, parameters, headers, problems, connections.
 
 pub(crate) mod accept;
-mod answer_state;
 pub(crate) mod body;
 mod codes;
 pub(crate) mod connections;

@@ -3,7 +3,6 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -14,23 +13,18 @@ use tokio::{
     time::Sleep,
 };
 
-use super::answer_state::AnswerState;
-
 /// A socket whose writes fail after waiting too long without a byte being taken. A client that reads slowly is not
 /// affected.
-///
-/// A client that ends its side while it waits for an answer gets the answer first: the end is read after that.
 pub(crate) struct PacedStream {
     stream: TcpStream,
     patience: Duration,
     /// Since when a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
-    answer: Arc<AnswerState>,
 }
 
 impl PacedStream {
-    pub(crate) const fn new(stream: TcpStream, patience: Duration, answer: Arc<AnswerState>) -> Self {
-        Self { stream, patience, waiting: None, answer }
+    pub(crate) const fn new(stream: TcpStream, patience: Duration) -> Self {
+        Self { stream, patience, waiting: None }
     }
 
     fn judge(&mut self, written: Poll<io::Result<usize>>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -51,10 +45,7 @@ impl PacedStream {
 
 impl AsyncRead for PacedStream {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
-        if is_end && self.answer.is_awaited(context) { Poll::Pending } else { Poll::Ready(Ok(())) }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
@@ -78,9 +69,7 @@ impl AsyncWrite for PacedStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        self.answer.flushed();
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -93,31 +93,6 @@ async fn a_request_whose_end_two_may_read_differently_is_the_last_of_its_connect
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_client_that_has_ended_its_side_gets_its_answer_and_no_stream() {
-    let host = start(&["hostile"], "", HOSTILE);
-    let half_closed = async |head: &str, accept: &str, body: &str| {
-        let mut stream = connect(&host).await;
-        let json = format!("content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        let request = format!("{head} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nprefer: wait=20\r\n{json}");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        stream.shutdown().await.unwrap();
-        rest(&mut stream).await
-    };
-    // The run takes longer than the host needs to see the end of the client's side.
-    let answer = half_closed("POST /api/v1/events", "*/*", &message("sleep 700").to_string()).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("completed"), "{answer}");
-    // Larger than what the system keeps for a socket.
-    let answer = half_closed("GET /api/v1/openapi.json", "*/*", "").await;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-    assert!(serde_json::from_str::<Value>(body).is_ok(), "the description is whole: {} bytes", body.len());
-    // A stream that nobody may read holds no connection.
-    let began = Instant::now();
-    half_closed("GET /api/v1/events", "text/event-stream", "").await;
-    assert!(began.elapsed() < PATIENCE);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn there_are_so_many_connections_and_no_more() {
     let host = start(&[], "http_connections = 8\n", "");
     let mut held = Vec::new();
