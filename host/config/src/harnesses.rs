@@ -125,7 +125,7 @@ impl HarnessPreset {
 /// The protocol between a harness and its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum HarnessTransport {
+pub enum HarnessProtocol {
     /// The Agent Client Protocol.
     #[default]
     Acp,
@@ -240,7 +240,7 @@ pub struct HarnessConfig {
     pub command: Vec<String>,
     /// Protocol of the agent. `native` is for the presets `claude-code` and `codex`.
     #[serde(default)]
-    pub transport: HarnessTransport,
+    pub protocol: HarnessProtocol,
     /// Name to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
@@ -323,9 +323,9 @@ impl HarnessConfig {
         if !self.command.is_empty() {
             return self.command.clone();
         }
-        let command = match self.transport {
-            HarnessTransport::Acp => self.preset.command(),
-            HarnessTransport::Native => self.preset.native_command(),
+        let command = match self.protocol {
+            HarnessProtocol::Acp => self.preset.command(),
+            HarnessProtocol::Native => self.preset.native_command(),
         };
         command.iter().map(|part| (*part).to_owned()).collect()
     }
@@ -371,9 +371,9 @@ impl HarnessConfig {
 
     /// Checks what the shape alone does not say.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.transport == HarnessTransport::Native && self.preset.native_command().is_empty() {
+        if self.protocol == HarnessProtocol::Native && self.preset.native_command().is_empty() {
             return Err(format!(
-                "`transport = \"native\"` is for the presets `claude-code` and `codex`; the preset `{}` has `acp`",
+                "`protocol = \"native\"` is for the presets `claude-code` and `codex`; the preset `{}` has `acp`",
                 self.preset.as_str()
             ));
         }
@@ -464,8 +464,8 @@ mod tests {
         let claude = harness("preset = \"claude-code\"\nenv = { KEY = { env = \"KEY\" } }");
         assert_eq!(claude.check(), Ok(()));
         assert_eq!(claude.command(), ["claude-agent-acp"]);
-        assert_eq!(harness("preset = \"claude-code\"\ntransport = \"native\"").command(), ["claude"]);
-        let codex = harness("preset = \"codex\"\ntransport = \"native\"");
+        assert_eq!(harness("preset = \"claude-code\"\nprotocol = \"native\"").command(), ["claude"]);
+        let codex = harness("preset = \"codex\"\nprotocol = \"native\"");
         assert_eq!((codex.check(), codex.command()), (Ok(()), vec!["codex".to_owned(), "app-server".to_owned()]));
         let manifest = claude.manifest();
         assert!(manifest.capabilities.steering && manifest.permissions.interactions);
@@ -477,8 +477,8 @@ mod tests {
     fn what_cannot_be_is_named() {
         for (more, says) in [
             ("preset = \"acp\"", "set `command`"),
-            ("preset = \"gemini\"\ntransport = \"native\"", "`claude-code` and `codex`"),
-            ("preset = \"command\"\ncommand = [\"x\"]\ntransport = \"native\"", "`claude-code` and `codex`"),
+            ("preset = \"gemini\"\nprotocol = \"native\"", "`claude-code` and `codex`"),
+            ("preset = \"command\"\ncommand = [\"x\"]\nprotocol = \"native\"", "`claude-code` and `codex`"),
             ("preset = \"codex\"\nworkspace = \"../out\"", "without `..`"),
             ("preset = \"codex\"\nworkspace = \"{home}\"", "placeholder"),
             ("preset = \"codex\"\nenv = { HOME = \"/root\" }", "set by the host"),

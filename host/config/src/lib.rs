@@ -42,7 +42,7 @@ pub use self::{
     file::{Config, ConfigError, section_names},
     harnesses::{
         HARNESS_RESULTS, HarnessConfig, HarnessDialect, HarnessIsolation, HarnessLimits, HarnessPolicy, HarnessPreset,
-        HarnessRule, HarnessTransport,
+        HarnessProtocol, HarnessRule,
     },
     identity_providers::{IdentityProviderConfig, TokenAlgorithm},
     knowledge_bases::KnowledgeBaseConfig,

@@ -125,6 +125,38 @@ pub(crate) struct Introduction {
     pub(crate) login_problem: Option<String>,
 }
 
+/// The introduction of an agent by an examination that takes no longer than `patience`.
+///
+/// # Errors
+/// Says why there is none.
+pub(crate) async fn introduction(
+    process: &mut AgentProcess,
+    patience: Duration,
+    examination: impl Future<Output = Result<Introduction, CallError>>,
+) -> Result<Introduction, RunFailure> {
+    match timeout(patience, examination).await {
+        Ok(Ok(introduction)) => Ok(introduction),
+        Ok(Err(CallError::Rpc(error))) => Err(RunFailure::Agent(error.to_string())),
+        Ok(Err(CallError::Turn(TurnError::Failed(failure)))) => Err(failure),
+        Ok(Err(CallError::Gone | CallError::Turn(TurnError::Stopped(_)))) => Err(gone(process).await),
+        Err(_) => Err(slow(patience)),
+    }
+}
+
+/// The end of a conversation with an agent, of which `refused` makes a failure where the agent refuses a request.
+pub(crate) async fn end_of<T>(
+    process: &mut AgentProcess,
+    outcome: Result<T, CallError>,
+    refused: impl FnOnce(RpcError) -> RunFailure,
+) -> Result<T, TurnError> {
+    match outcome {
+        Ok(end) => Ok(end),
+        Err(CallError::Turn(error)) => Err(error),
+        Err(CallError::Rpc(error)) => Err(refused(error).into()),
+        Err(CallError::Gone) => Err(gone(process).await.into()),
+    }
+}
+
 /// The standard streams of an agent.
 ///
 /// # Errors
@@ -146,7 +178,7 @@ pub(crate) fn slow(patience: Duration) -> RunFailure {
 }
 
 /// The failure of a run whose agent is gone.
-pub(crate) async fn gone(process: &mut AgentProcess) -> RunFailure {
+async fn gone(process: &mut AgentProcess) -> RunFailure {
     let ended = timeout(LAST_STATUS, process.wait()).await;
     let errors = process.errors().await;
     match ended {

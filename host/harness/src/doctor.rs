@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
-use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset, HarnessTransport};
+use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset, HarnessProtocol};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -66,15 +66,15 @@ impl Diagnosis {
             "version": self.version,
             "resumes": self.resumes,
             "mcp": self.mcp,
-            "transport": config.transport,
+            "protocol": config.protocol,
             "logged_in": self.logged_in,
             "problem": self.problem,
         })
     }
 }
 
-/// Examines a harness without a host: finds its program and, unless it is one of preset `command`, starts it and lets it introduce itself. Nothing is sent
-/// to a model.
+/// Examines a harness without a host: finds its program and, unless it is one of preset `command`, starts it and lets it introduce
+/// itself. Nothing is sent to a model.
 pub async fn diagnose(setup: HarnessSetup) -> Diagnosis {
     examine(&Shared::new(setup, Arc::new(NoHost), CancellationToken::new())).await
 }
@@ -117,21 +117,21 @@ async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis)
     make_private(&home).map_err(|error| format!("{} cannot be made: {error}", home.display()))?;
     let dirs = ProcessDirs { work: &home, home: &home, tmp: &home, writable: vec![home.clone()] };
     let mut plan = shared.plan(program, dirs, "");
-    let (preset, transport) = (shared.config.preset, shared.config.transport);
-    match (preset, transport) {
-        (HarnessPreset::Codex, HarnessTransport::Native) => plan.launch.args.extend(codex::ARGUMENTS.map(str::to_owned)),
-        (_, HarnessTransport::Native) => plan.launch.args.extend(claude::arguments(None, None)),
-        (_, HarnessTransport::Acp) => {}
+    let (preset, protocol) = (shared.config.preset, shared.config.protocol);
+    match (preset, protocol) {
+        (HarnessPreset::Codex, HarnessProtocol::Native) => plan.launch.args.extend(codex::ARGUMENTS.map(str::to_owned)),
+        (_, HarnessProtocol::Native) => plan.launch.args.extend(claude::arguments(None, None)),
+        (_, HarnessProtocol::Acp) => {}
     }
     let mut process = AgentProcess::start(&plan).map_err(|error| format!("the launcher cannot be started: {error}"))?;
     let patience = Duration::from_millis(shared.config.limits.start_timeout_ms);
     let bounds = shared.read_bounds();
-    let answer = match (preset, transport) {
-        (HarnessPreset::Codex, HarnessTransport::Native) => {
+    let answer = match (preset, protocol) {
+        (HarnessPreset::Codex, HarnessProtocol::Native) => {
             codex::probe(&mut process, bounds, patience, codex::has_key(&plan.env)).await
         }
-        (_, HarnessTransport::Native) => claude::probe(&mut process, bounds, patience).await,
-        (_, HarnessTransport::Acp) => acp::probe(&mut process, bounds, patience, &home).await,
+        (_, HarnessProtocol::Native) => claude::probe(&mut process, bounds, patience).await,
+        (_, HarnessProtocol::Acp) => acp::probe(&mut process, bounds, patience, &home).await,
     };
     process.finish(FINISH).await;
     // What the agent wrote for its introduction is of no use to anybody.

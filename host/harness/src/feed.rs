@@ -112,8 +112,8 @@ impl<T: Send + 'static> Feed<T> {
             Some(Entry::Message(message)) => Ok(Some(message)),
             Some(Entry::TooMuch) => Err(RunFailure::OutputLimit.into()),
             Some(Entry::Garbage) => {
-                let problem = "its lines are no messages; `command` of the harness must start it in the mode of the harness' \
-                               `transport`";
+                let problem = "its lines are no messages; `command` of the harness must start the agent in the mode \
+                               of its `protocol`";
                 Err(RunFailure::Protocol(problem.to_owned()).into())
             }
             None => Ok(None),

@@ -158,31 +158,25 @@ async fn supervise() -> Result<u8, String> {
     let mut host_gone = watch_host();
     let mut asked: Option<Instant> = None;
     let mut terminated = false;
-    let mut is_killed = false;
-    let ended = loop {
+    let (ended, is_killed) = loop {
         let next = match asked {
             Some(at) if terminated => at + KILL_AFTER,
             Some(at) => at + TERMINATE_AFTER,
             None => Instant::now() + Duration::from_secs(3600),
         };
         tokio::select! {
-            ended = child.wait() => break ended.map_err(|error| error.to_string())?,
-            _ = &mut host_gone => {
-                is_killed = true;
-                break kill(&mut child, group).await?;
-            }
+            ended = child.wait() => break (ended.map_err(|error| error.to_string())?, false),
+            _ = &mut host_gone => break (kill(&mut child, group).await?, true),
             _ = async { tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} } } => {
                 if asked.is_some() {
-                    is_killed = true;
-                    break kill(&mut child, group).await?;
+                    break (kill(&mut child, group).await?, true);
                 }
                 asked = Some(Instant::now());
                 to_group(Signal::INT);
             }
             () = sleep_until(next), if asked.is_some() => {
                 if terminated {
-                    is_killed = true;
-                    break kill(&mut child, group).await?;
+                    break (kill(&mut child, group).await?, true);
                 }
                 terminated = true;
                 to_group(Signal::TERM);
@@ -231,18 +225,19 @@ async fn leftovers_end() {
     for child in children() {
         let _ = kill_process(child, Signal::TERM);
     }
-    while !are_all_reaped() {
+    while reap().is_some() {
         sleep(PAUSE).await;
     }
 }
 
-/// Reaps the children that have ended. True if none is left.
-fn are_all_reaped() -> bool {
+/// Reaps the children that have ended, and gives their number; `None` if no child is left.
+fn reap() -> Option<u32> {
+    let mut ended = 0;
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some(_)) => {}
-            Ok(None) => return false,
-            Err(_) => return true,
+            Ok(Some(_)) => ended += 1,
+            Ok(None) => return Some(ended),
+            Err(_) => return None,
         }
     }
 }
@@ -252,16 +247,9 @@ fn are_all_reaped() -> bool {
 async fn kill_leftovers() {
     let mut looks = 0;
     while looks < LOOKS {
-        looks += 1;
-        loop {
-            match wait(WaitOptions::NOHANG) {
-                // Processes that fork faster than they are found are not given up.
-                Ok(Some(_)) => looks = 0,
-                Ok(None) => break,
-                // None is left.
-                Err(_) => return,
-            }
-        }
+        let Some(ended) = reap() else { return };
+        // Processes that fork faster than they are found are not given up.
+        looks = if ended > 0 { 0 } else { looks + 1 };
         for child in children() {
             let _ = kill_process(child, Signal::KILL);
         }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `harness`, `shared` | the executor: registration, claims, slots; facts that its runs share |
 //! | `run` | one run, from its claim to its end |
-//! | `acp`, `acp_schema` | the Agent Client Protocol, and its messages |
+//! | `acp`, `acp_schema` | the Agent Client Protocol, and its messages, into which the other protocols are translated |
 //! | `codex`, `claude` | the protocols of `codex app-server` and of `claude` with streams of JSON |
 //! | `client`, `feed`, `rpc`, `turn`, `terminal` | parts that the protocols share: messages, reports of a turn, commands |
 //! | `command` | programs that read one request and write results |

@@ -6,6 +6,7 @@ use tokio::{io::AsyncRead, process::ChildStdin};
 
 use crate::{
     acp_schema::{INTERNAL_ERROR, INVALID_PARAMS},
+    client::CallError,
     failure::TurnError,
     feed::{Feed, Writer},
     process::ReadBounds,
@@ -143,6 +144,18 @@ impl Connection {
         self.requests += 1;
         self.writer.request(self.requests, method, params).await;
         self.requests
+    }
+
+    /// The answer of an agent whose own requests and reports are passed over.
+    pub(crate) async fn call(&mut self, method: &str, params: Value) -> Result<Value, CallError> {
+        let id = self.request(method, params).await;
+        loop {
+            match self.next().await? {
+                Some(Message::Response { id: of, result }) if of == id => return result.map_err(CallError::Rpc),
+                Some(_) => {}
+                None => return Err(CallError::Gone),
+            }
+        }
     }
 
     /// The next message; `None` at the end of the agent's output. May be dropped and called again.

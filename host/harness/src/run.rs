@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use agent_host_config::{HarnessIsolation, HarnessPreset, HarnessTransport};
+use agent_host_config::{HarnessIsolation, HarnessPreset, HarnessProtocol};
 use agent_host_protocol::time;
 use serde_json::json;
 use tokio::{task::JoinHandle, time::sleep};
@@ -97,7 +97,7 @@ async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &St
     let mut plan = shared.plan(program, dirs, run.base_url());
     plan.env.insert("AGENT_HOST_CONTEXT".to_owned(), projection.context_file.to_string_lossy().into_owned());
     if let Some(mcp) = &mcp {
-        if config.transport == HarnessTransport::Native {
+        if config.protocol == HarnessProtocol::Native {
             plan.env.insert(MCP_TOKEN.to_owned(), mcp.token.clone());
         } else if shared.takes_mcp.get() == Some(&false) {
             let url = format!("{}{}", run.base_url(), mcp.path);
@@ -121,14 +121,14 @@ async fn answer(
     results: &mut Results,
 ) -> Result<TurnEnd, TurnError> {
     let bounds = shared.read_bounds();
-    match (frame.config.preset, frame.config.transport) {
+    match (frame.config.preset, frame.config.protocol) {
         (HarnessPreset::Command, _) => command::run(frame, start(frame, &[], process)?, results, bounds).await,
-        (HarnessPreset::Codex, HarnessTransport::Native) => {
+        (HarnessPreset::Codex, HarnessProtocol::Native) => {
             let arguments = codex::ARGUMENTS.map(str::to_owned);
             codex::run(frame, start(frame, &arguments, process)?, results, bounds).await
         }
-        (_, HarnessTransport::Native) => claude(frame, process, results, bounds).await,
-        (_, HarnessTransport::Acp) => acp::run(frame, start(frame, &[], process)?, results, bounds).await,
+        (_, HarnessProtocol::Native) => claude(frame, process, results, bounds).await,
+        (_, HarnessProtocol::Acp) => acp::run(frame, start(frame, &[], process)?, results, bounds).await,
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset, HarnessTransport};
+use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset, HarnessProtocol};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -177,18 +177,18 @@ fn program(config: &HarnessConfig) -> Result<PathBuf, String> {
     let command = config.command();
     let name = command.first().map(String::as_str).unwrap_or_default();
     find_program(name).ok_or_else(|| {
-        let install = install_hint(config.preset, config.transport);
+        let install = install_hint(config.preset, config.protocol);
         format!("there is no program `{name}` for the harness `{}`: {install}or name it in `command`", config.id)
     })
 }
 
 /// The way to install the agent of a preset, as the beginning of a sentence; empty if there is none.
-const fn install_hint(preset: HarnessPreset, transport: HarnessTransport) -> &'static str {
+const fn install_hint(preset: HarnessPreset, protocol: HarnessProtocol) -> &'static str {
     match preset {
-        HarnessPreset::ClaudeCode if matches!(transport, HarnessTransport::Native) => {
+        HarnessPreset::ClaudeCode if matches!(protocol, HarnessProtocol::Native) => {
             "install it (`npm install -g @anthropic-ai/claude-code`) "
         }
-        HarnessPreset::Codex if matches!(transport, HarnessTransport::Native) => "install it (`npm install -g @openai/codex`) ",
+        HarnessPreset::Codex if matches!(protocol, HarnessProtocol::Native) => "install it (`npm install -g @openai/codex`) ",
         HarnessPreset::ClaudeCode => "install it (`npm install -g @agentclientprotocol/claude-agent-acp`) ",
         HarnessPreset::Codex => "install it (`npm install -g @zed-industries/codex-acp`) ",
         HarnessPreset::Gemini => "install it (`npm install -g @google/gemini-cli`) ",

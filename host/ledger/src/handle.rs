@@ -20,8 +20,8 @@ use crate::{
     error::{LedgerError, OpenError},
     files::{Blob, BlobReader, BlobWriter, Blobs, Disk, DiskNeed, size_of, unreadable},
     operation::{
-        AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, EntriesOperation, NewArtifact, Operation,
-        WriteOperation, audit_bytes, entry_rows,
+        AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, NewArtifact, Operation, RowsOperation, WriteOperation,
+        audit_bytes, entry_rows,
     },
     options::Options,
     overlay::{AdmittedValues, Overlay},
@@ -397,7 +397,7 @@ impl Ledger {
         let bytes = rows.bytes().len();
         bounded(bytes)?;
         let (reply, answer) = oneshot::channel();
-        self.admit(Operation::Entries(EntriesOperation { rows, reply }), bytes).await?;
+        self.admit(Operation::Rows(RowsOperation { rows, reply }), bytes).await?;
         self.answer(answer).await.map(drop)
     }
 

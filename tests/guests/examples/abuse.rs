@@ -1,5 +1,6 @@
 //! `plugin:test/abuse/default` calls the host below the bindings, as no generated code does: with pointers outside of its memory, text
-//! that is none, cases that do not exist, handles that it was never given, and a million texts that are one. `fill` and `copy` move memory for ever.
+//! that is none, cases that do not exist, handles that it was never given, and a million texts that are one. `fill` and `copy` move
+//! memory for ever, `deep` calls from ever deeper in the stack.
 
 #![allow(clippy::panic, reason = "to be a broken guest is what it is for")]
 

@@ -242,7 +242,7 @@ async fn claude_code_answers_by_its_own_protocol() {
     // The package for this machine: no installation script has put its program into the other one.
     let program = modules.join(format!("@anthropic-ai/claude-code-linux-{}/claude", architecture()));
     let keys = format!(
-        "preset = \"claude-code\"\ntransport = \"native\"\ncommand = [{program:?}]\n\
+        "preset = \"claude-code\"\nprotocol = \"native\"\ncommand = [{program:?}]\n\
          env = {{ ANTHROPIC_BASE_URL = \"http://127.0.0.1:{}\", ANTHROPIC_API_KEY = \"sk-of-the-test\" }}",
         model.port
     );
@@ -257,7 +257,7 @@ async fn codex_answers_by_its_own_protocol() {
     let modules = npm::packages("codex-native", &[CODEX, AIMOCK]);
     let model = scripted_model(&modules);
     let command = codex(&modules.join(".bin/codex"), "\"app-server\", ", model.port);
-    let keys = format!("preset = \"codex\"\ntransport = \"native\"\n{command}");
+    let keys = format!("preset = \"codex\"\nprotocol = \"native\"\n{command}");
     let host = with_agent("plugin:agent-host/codex-native/default", &model, &keys);
     answers_two_turns(&host).await;
     asks_for_commands(&host, "execute one", "execute two").await;

@@ -111,13 +111,20 @@ async fn names_and_numbers_without_end_are_refused() {
 }
 
 #[tokio::test]
-async fn functions_of_other_types_are_named() {
-    let text = "(component (core module $m (func (export \"f\"))) (core instance $i (instantiate $m)) \
-                (func $f (canon lift (core func $i \"f\"))) \
-                (instance $runner (export \"manifests\" (func $f)) (export \"run\" (func $f))) \
-                (export \"agent-host:runner/runner@1.0.0\" (instance $runner)))";
-    let (code, message) = refusal("functions", &wat::parse_str(text).unwrap()).await;
-    assert_eq!(code, RefusalCode::ImportMismatch, "{message}");
+async fn functions_that_are_missing_or_of_another_type_are_named() {
+    for (functions, named) in [
+        ("(export \"run\" (func $f))", "list-runners"),
+        ("(export \"list-runners\" (func $f)) (export \"run\" (func $f))", "run"),
+    ] {
+        let text = format!(
+            "(component (core module $m (func (export \"f\"))) (core instance $i (instantiate $m)) \
+             (func $f (canon lift (core func $i \"f\"))) (instance $runner {functions}) \
+             (export \"agent-host:runner/runner@1.0.0\" (instance $runner)))"
+        );
+        let (code, message) = refusal(functions, &wat::parse_str(text).unwrap()).await;
+        assert_eq!(code, RefusalCode::ImportMismatch, "{message}");
+        assert!(message.contains(named), "{message}");
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::{task::JoinSet, time::timeout};
 use crate::{
     acp_schema::{AUTH_REQUIRED, Initialized, NewSession, PromptEnd, SessionNotification, VERSION},
     agent_run::{AgentRun, Inputs, TurnEnd},
-    client::{CANCEL_GRACE, CallError, Introduction, Login, RpcClient, gone, slow, streams},
+    client::{CANCEL_GRACE, CallError, Introduction, Login, RpcClient, end_of, introduction, streams},
     failure::{RunFailure, TurnError, finish_reason, no_login},
     process::{AgentProcess, ReadBounds},
     results::Results,
@@ -58,12 +58,7 @@ pub(crate) async fn run(
     client.turn.end(client.results).await;
     client.connection.feed.report_garbage(client.results).await;
     drop(client);
-    match outcome {
-        Ok(end) => Ok(end),
-        Err(CallError::Turn(error)) => Err(error),
-        Err(CallError::Rpc(error)) => Err(failure_of(frame, error).into()),
-        Err(CallError::Gone) => Err(gone(process).await.into()),
-    }
+    end_of(process, outcome, |error| failure_of(frame, &error)).await
 }
 
 /// Starts the protocol, and asks for a session in `dir` to see whether the agent wants a login first. Nothing is sent to a model.
@@ -75,8 +70,8 @@ pub(crate) async fn probe(
 ) -> Result<Introduction, RunFailure> {
     let (stdin, stdout) = streams(process)?;
     let mut connection = Connection::new(stdin, stdout, bounds, StopFlag::default());
-    let answered = async {
-        let agent = match call_alone(&mut connection, "initialize", initialize()).await {
+    let examination = async {
+        let agent = match connection.call("initialize", initialize()).await {
             Err(CallError::Rpc(error)) if error.code == AUTH_REQUIRED => {
                 let login_problem = Some(error.to_string());
                 return Ok(Introduction { login: Login::No, login_problem, ..Introduction::default() });
@@ -84,45 +79,27 @@ pub(crate) async fn probe(
             answer => read_answer::<Initialized>("initialize", answer?).map_err(CallError::Rpc)?,
         };
         let capabilities = &agent.agent_capabilities;
-        let mut introduction = Introduction {
+        let mut found = Introduction {
             resumes: capabilities.load_session || capabilities.session_capabilities.resume.is_some(),
             mcp: capabilities.mcp_capabilities.http,
             agent: agent.agent_info.unwrap_or_default(),
             ..Introduction::default()
         };
         let place = json!({ "cwd": dir, "mcpServers": [] });
-        match call_alone(&mut connection, "session/new", place).await {
+        match connection.call("session/new", place).await {
             // An agent that knows of logins, and wants none.
-            Ok(_) if !agent.auth_methods.is_empty() => introduction.login = Login::Yes,
+            Ok(_) if !agent.auth_methods.is_empty() => found.login = Login::Yes,
             Err(CallError::Rpc(error)) if error.code == AUTH_REQUIRED => {
-                introduction.login = Login::No;
-                introduction.login_problem = Some(error.to_string());
+                found.login = Login::No;
+                found.login_problem = Some(error.to_string());
             }
             // Any other refusal is a matter of the folder: it is no workspace.
             Ok(_) | Err(CallError::Rpc(_)) => {}
             Err(error) => return Err(error),
         }
-        Ok(introduction)
+        Ok(found)
     };
-    match timeout(patience, answered).await {
-        Ok(Ok(introduction)) => Ok(introduction),
-        Ok(Err(CallError::Rpc(error))) => Err(RunFailure::Agent(error.to_string())),
-        Ok(Err(CallError::Turn(TurnError::Failed(failure)))) => Err(failure),
-        Ok(Err(CallError::Gone | CallError::Turn(TurnError::Stopped(_)))) => Err(gone(process).await),
-        Err(_) => Err(slow(patience)),
-    }
-}
-
-/// A request to an agent whose own requests and reports are passed over.
-async fn call_alone(connection: &mut Connection, method: &str, params: Value) -> Result<Value, CallError> {
-    let id = connection.request(method, params).await;
-    loop {
-        match connection.next().await? {
-            Some(Message::Response { id: of, result }) if of == id => return result.map_err(CallError::Rpc),
-            Some(_) => {}
-            None => return Err(CallError::Gone),
-        }
-    }
+    introduction(process, patience, examination).await
 }
 
 fn initialize() -> Value {
@@ -133,7 +110,7 @@ fn initialize() -> Value {
     })
 }
 
-fn failure_of(frame: &AgentRun, error: RpcError) -> RunFailure {
+fn failure_of(frame: &AgentRun, error: &RpcError) -> RunFailure {
     let text = error.to_string();
     if error.code == AUTH_REQUIRED {
         return no_login(&frame.config, &text);

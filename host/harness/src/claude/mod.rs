@@ -16,7 +16,7 @@ use self::schema::{Account, Block, ControlAnswer, Event, Initialized, Message, P
 use crate::{
     acp_schema::{Content, Implementation, Update},
     agent_run::{AgentRun, Inputs, TurnEnd},
-    client::{CANCEL_GRACE, CallError, Introduction, Login, gone, slow, streams},
+    client::{CANCEL_GRACE, CallError, Introduction, Login, end_of, introduction, slow, streams},
     failure::{RunFailure, TurnError, finish_reason, no_login},
     feed::{Feed, Writer},
     process::{AgentProcess, ReadBounds},
@@ -127,12 +127,7 @@ pub(crate) async fn run(
     client.turn.end(client.results).await;
     client.feed.report_garbage(client.results).await;
     drop(client);
-    Ended::Turn(match outcome {
-        Ok(end) => Ok(end),
-        Err(CallError::Turn(error)) => Err(error),
-        Err(CallError::Rpc(error)) => Err(RunFailure::Agent(error.to_string()).into()),
-        Err(CallError::Gone) => Err(gone(process).await.into()),
-    })
+    Ended::Turn(end_of(process, outcome, |error| RunFailure::Agent(error.to_string())).await)
 }
 
 /// Starts the protocol and nothing more: version and login of Claude Code.
@@ -144,27 +139,21 @@ pub(crate) async fn probe(
     let (stdin, stdout) = streams(process)?;
     let writer = Writer::new(stdin, StopFlag::default());
     let mut feed = Feed::new(stdout, bounds, Message::read);
-    let answered = async {
+    let examination = async {
         writer.send(initialize()).await;
-        loop {
+        let answer = loop {
             match feed.next().await? {
-                Some(Message::ControlResponse { response }) if response.request_id == FIRST => return Ok(answer_of(response)),
+                Some(Message::ControlResponse { response }) if response.request_id == FIRST => break answer_of(response)?,
                 Some(_) => {}
                 None => return Err(CallError::Gone),
             }
-        }
+        };
+        let Initialized { claude_code_version: version, account } = answer;
+        let agent = Implementation { name: "claude-code".to_owned(), version };
+        let login = account.as_ref().map_or(Login::Unknown, login);
+        Ok(Introduction { agent, resumes: true, mcp: true, login, login_problem: None })
     };
-    match timeout(patience, answered).await {
-        Ok(Ok(answer)) => {
-            let Initialized { claude_code_version: version, account } = answer?;
-            let agent = Implementation { name: "claude-code".to_owned(), version };
-            let login = account.as_ref().map_or(Login::Unknown, login);
-            Ok(Introduction { agent, resumes: true, mcp: true, login, login_problem: None })
-        }
-        Ok(Err(CallError::Turn(TurnError::Failed(failure)))) => Err(failure),
-        Ok(Err(_)) => Err(gone(process).await),
-        Err(_) => Err(slow(patience)),
-    }
+    introduction(process, patience, examination).await
 }
 
 fn initialize() -> Value {

@@ -16,7 +16,7 @@ use self::schema::{
 use crate::{
     acp_schema::{Content, Implementation, PlanEntry, Update},
     agent_run::{AgentRun, Inputs, TurnEnd},
-    client::{CANCEL_GRACE, CallError, Introduction, Login, RpcClient, gone, slow, streams},
+    client::{CANCEL_GRACE, CallError, Introduction, Login, RpcClient, end_of, introduction, streams},
     failure::{RunFailure, TurnError, no_login},
     process::{AgentProcess, ReadBounds},
     projection::{MCP_SERVER, MCP_TOKEN, plain_text},
@@ -95,12 +95,7 @@ pub(crate) async fn run(
     client.turn.end(client.results).await;
     client.connection.feed.report_garbage(client.results).await;
     drop(client);
-    match outcome {
-        Ok(end) => Ok(end),
-        Err(CallError::Turn(error)) => Err(error),
-        Err(CallError::Rpc(error)) => Err(RunFailure::Agent(error.to_string()).into()),
-        Err(CallError::Gone) => Err(gone(process).await.into()),
-    }
+    end_of(process, outcome, |error| RunFailure::Agent(error.to_string())).await
 }
 
 /// Starts the protocol and nothing more: version and login of Codex. `has_key` says that the harness has a key to log in with.
@@ -112,24 +107,16 @@ pub(crate) async fn probe(
 ) -> Result<Introduction, RunFailure> {
     let (stdin, stdout) = streams(process)?;
     let mut connection = Connection::new(stdin, stdout, bounds, StopFlag::default());
-    let answered = async {
-        let first = connection.request("initialize", initialize()).await;
-        let result = result_of(&mut connection, first).await?;
+    let examination = async {
+        let result = connection.call("initialize", initialize()).await?;
         let agent = implementation(&read_answer("initialize", result).map_err(CallError::Rpc)?);
         connection.writer.notify("initialized", Value::Null).await;
-        let second = connection.request("account/read", json!({ "refreshToken": false })).await;
-        let account = result_of(&mut connection, second).await?;
+        let account = connection.call("account/read", json!({ "refreshToken": false })).await?;
         let account: AccountState = read_answer("account/read", account).map_err(CallError::Rpc)?;
         let login = if is_logged_in(&account) || has_key { Login::Yes } else { Login::No };
         Ok(Introduction { agent, resumes: true, mcp: true, login, login_problem: None })
     };
-    match timeout(patience, answered).await {
-        Ok(Ok(introduction)) => Ok(introduction),
-        Ok(Err(CallError::Rpc(error))) => Err(RunFailure::Agent(error.to_string())),
-        Ok(Err(CallError::Turn(TurnError::Failed(failure)))) => Err(failure),
-        Ok(Err(CallError::Gone | CallError::Turn(TurnError::Stopped(_)))) => Err(gone(process).await),
-        Err(_) => Err(slow(patience)),
-    }
+    introduction(process, patience, examination).await
 }
 
 /// True if the environment of a harness has a key to log in with.
@@ -139,16 +126,6 @@ pub(crate) fn has_key(env: &std::collections::BTreeMap<String, String>) -> bool 
 
 fn key(env: &std::collections::BTreeMap<String, String>) -> Option<&str> {
     KEYS.iter().find_map(|name| env.get(*name)).map(String::as_str).filter(|key| !key.is_empty())
-}
-
-async fn result_of(connection: &mut Connection, id: u64) -> Result<Value, CallError> {
-    loop {
-        match connection.next().await? {
-            Some(Message::Response { id: of, result }) if of == id => return result.map_err(CallError::Rpc),
-            Some(_) => {}
-            None => return Err(CallError::Gone),
-        }
-    }
 }
 
 fn initialize() -> Value {

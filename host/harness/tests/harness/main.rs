@@ -67,10 +67,11 @@ impl World {
             "id = \"plugin:acme/coder/default\"\n{preset}command = {command:?}\nreadable = [{peer:?}, {prefix:?}]\n{more}"
         );
         let config = toml::from_str(&config).unwrap();
-        let env = vec![
-            Variable { name: "KEY".into(), value: "sk-canary-of-the-test".into(), is_secret: true },
-            Variable { name: "PLAIN".into(), value: "plain".into(), is_secret: false },
-        ];
+        let variable = |name: &str, value: &str, is_secret| Variable { name: name.into(), value: value.into(), is_secret };
+        let mut env = vec![variable("KEY", "sk-canary-of-the-test", true), variable("PLAIN", "plain", false)];
+        if command.contains(&"--key") {
+            env.push(variable("OPENAI_API_KEY", "sk-canary-of-codex", true));
+        }
         let launcher = vec![launcher().into_os_string()];
         let setup = HarnessSetup { config, env, data_dir: self.dir.path().join("data"), launcher };
         self.harness = Some(Harness::start(setup, Arc::clone(&self.host) as _).unwrap());

@@ -92,6 +92,16 @@ class Codex:
         tokens = lambda of: {"totalTokens": of, "inputTokens": of - 4, "outputTokens": 4, "cachedInputTokens": 1}
         self.notify("thread/tokenUsage/updated", tokenUsage={"total": tokens(self.total), "last": tokens(10), "modelContextWindow": 200})
 
+    def steered_in(self):
+        """Waits for a message in the middle of the turn."""
+        deadline = time.monotonic() + 30
+        while not self.steered and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.say("steered" if self.steered else "nobody came")
+
+    def key(self):
+        self.say(str(self.account["key"]))
+
     def mcp(self):
         with open(kept("mcp")) as file:
             self.say(file.read())
@@ -117,7 +127,7 @@ class Codex:
         elif method == "account/read":
             answer({"account": self.account, "requiresOpenaiAuth": True})
         elif method == "account/login/start":
-            self.account = {"type": params["type"]}
+            self.account = {"type": params["type"], "key": params["apiKey"]}
             answer({"type": "apiKey"})
         elif method in ("thread/start", "thread/resume"):
             self.thread = params.get("threadId", f"s-{os.getpid()}")
@@ -271,7 +281,7 @@ def obey(agent, session, text):
         word, _, rest = order.partition(" ")
         if word in ("say", "spell", "think", "tool", "edit", "permission"):
             getattr(agent, word)(rest)
-        elif word in ("usage", "mcp"):
+        elif word in ("usage", "mcp", "steered_in", "key"):
             getattr(agent, word)()
         elif word == "plan":
             agent.plan(rest.split(","))

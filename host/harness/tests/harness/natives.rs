@@ -25,7 +25,7 @@ impl Dialect {
             Self::Codex => ("codex", "codex"),
             Self::Claude => ("claude-code", "claude"),
         };
-        let more = format!("preset = \"{preset}\"\ntransport = \"native\"\n{more}");
+        let more = format!("preset = \"{preset}\"\nprotocol = \"native\"\n{more}");
         let peer = format!("{}/tests/harness/native_peer.py", env!("CARGO_MANIFEST_DIR"));
         let python = python().0;
         World::with_command(&more, &[&[&python, "-B", &peer, dialect], arguments].concat())
@@ -81,7 +81,7 @@ async fn a_message_is_answered_end_to_end() {
         }
         let capabilities = world.host.registrations()[0]["capabilities"].clone();
         assert_eq!(
-            (&capabilities["state"], &capabilities["version"], &capabilities["transport"], &capabilities["logged_in"]),
+            (&capabilities["state"], &capabilities["version"], &capabilities["protocol"], &capabilities["logged_in"]),
             (&json!("ready"), &json!("1.2.3"), &json!("native"), &json!("yes")),
             "{capabilities}"
         );
@@ -158,6 +158,17 @@ async fn a_message_that_arrives_meanwhile_is_answered_by_the_same_run() {
         assert_eq!(world.host.text(RUN), "one|two", "{dialect:?}");
         world.end().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn codex_takes_a_message_in_the_middle_of_a_turn() {
+    let mut world = Dialect::Codex.world("");
+    world.host.offer(RUN, "say one\nsteered_in", "c1", json!({}));
+    world.host.until("the first piece", |host| host.data(RUN, "message.delta").first().cloned()).await;
+    world.host.say("say two");
+    world.host.end(RUN).await;
+    assert_eq!(world.host.text(RUN), "one|steered|two");
+    world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,6 +274,15 @@ async fn an_agent_without_a_login_says_what_to_do() {
         assert!(capabilities["problem"].as_str().unwrap().contains("_API_KEY"), "{capabilities}");
         world.end().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn codex_is_logged_in_by_the_key_of_its_harness() {
+    let mut world = Dialect::Codex.world_with("", &["--login", "--key"]);
+    assert_eq!(said(&world, RUN, "key").await, "[secret]", "the record does not have the key");
+    let capabilities = world.host.registrations()[0]["capabilities"].clone();
+    assert_eq!((&capabilities["state"], &capabilities["logged_in"]), (&json!("ready"), &json!("yes")), "{capabilities}");
+    world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

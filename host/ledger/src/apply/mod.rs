@@ -18,7 +18,7 @@ pub(crate) use memory::Memory;
 
 use crate::{
     apply::{accept::New, batch::Answer},
-    operation::{AcceptAnswer, ArtifactOperation, EntriesOperation, Operation},
+    operation::{AcceptAnswer, ArtifactOperation, Operation, RowsOperation},
 };
 
 /// Applies one operation, or keeps why it is refused.
@@ -62,7 +62,7 @@ pub(crate) fn apply(batch: &mut Batch<'_>, operation: Operation) {
             let answer = batch.add_run(&mut operation);
             batch.outcome.answers.push(Answer::Count(operation.reply, answer));
         }
-        Operation::Entries(EntriesOperation { rows, reply }) => {
+        Operation::Rows(RowsOperation { rows, reply }) => {
             batch.rows.append(&rows);
             batch.outcome.answers.push(Answer::Count(reply, Ok(rows.count())));
         }

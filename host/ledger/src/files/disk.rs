@@ -74,7 +74,10 @@ impl Disk {
             DiskNeed::NewEvent => self.reserve,
             DiskNeed::AnyWrite => self.reserve.min(FLOOR_BYTES),
         };
-        let Some(look) = (if self.reserve == 0 { None } else { self.look() }) else { return Ok(()) };
+        if self.reserve == 0 {
+            return Ok(());
+        }
+        let Some(look) = self.look() else { return Ok(()) };
         let needed = needed + look.ahead().min(self.reserve.saturating_mul(MOST_AHEAD));
         if look.free < needed { Err(LedgerError::DiskLow { free: look.free, needed }) } else { Ok(()) }
     }

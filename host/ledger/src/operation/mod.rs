@@ -17,7 +17,7 @@ pub use journal::PrunedSegments;
 pub(crate) use journal::{NewSegment, PrunableRun, PrunableSegment, PruneOperation};
 pub(crate) use measured::MeasuredUse;
 pub(crate) use run_change::{NewPark, ParkChange};
-pub(crate) use value::{EntriesOperation, ValueRow, entry_rows};
+pub(crate) use value::{RowsOperation, ValueRow, entry_rows};
 pub(crate) use write::WriteOperation;
 
 pub(crate) enum Operation {
@@ -29,5 +29,5 @@ pub(crate) enum Operation {
     ForgetConversation(Box<ForgetConversationOperation>),
     AddRun(Box<AddRunOperation>),
     Prune(Box<PruneOperation>),
-    Entries(EntriesOperation),
+    Rows(RowsOperation),
 }

@@ -89,8 +89,8 @@ impl ValueRow {
 /// A key, in bytes: the kind, and an id.
 const MAX_ENTRY_KEY_BYTES: usize = 1_024;
 
-/// Entries to be written, encoded.
-pub(crate) struct EntriesOperation {
+/// Changes that need no check, encoded: entries, and the deletion of old audit records. Answers with the number of rows.
+pub(crate) struct RowsOperation {
     pub(crate) rows: Rows,
     pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
 }

@@ -119,7 +119,6 @@ impl Layer {
     pub(crate) fn apply(&mut self, payload: &[u8]) -> Result<(), MalformedRow> {
         let batch: Arc<[u8]> = payload.into();
         let mut rows = std::mem::take(&mut self.room);
-        rows.clear();
         let mut start = 0;
         for change in changes(payload) {
             let Change { table, key, value, bytes } = change?;

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::{
     error::LedgerError,
     handle::Ledger,
-    operation::{EntriesOperation, Operation, PrunableRun, PrunableSegment, PruneOperation, PrunedSegments},
+    operation::{Operation, PrunableRun, PrunableSegment, PruneOperation, PrunedSegments, RowsOperation},
     rows::{Reader, Rows, Table, audit_run, ended_before, malformed, number, pair, read_number, read_pair, stored_audit},
     upkeep::blocking,
 };
@@ -93,7 +93,7 @@ impl Ledger {
             if records > 0 {
                 let (reply, answer) = oneshot::channel();
                 let bytes = rows.bytes().len();
-                self.admit(Operation::Entries(EntriesOperation { rows, reply }), bytes).await?;
+                self.admit(Operation::Rows(RowsOperation { rows, reply }), bytes).await?;
                 self.answer(answer).await?;
                 pruned += records;
             }

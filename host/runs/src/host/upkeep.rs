@@ -81,12 +81,7 @@ impl Cell {
                     _ = ticks.tick() => {}
                 }
                 cell.prune_journals(&shared).await;
-                let kept_ms = shared.setup().config.retention.audit_ms;
-                match cell.ledger.prune_audit(time::now().saturating_sub(kept_ms)).await {
-                    Ok(0) => {}
-                    Ok(records) => tracing::info!(records, "old audit records were removed"),
-                    Err(error) => tracing::warn!(%error, "old audit records could not be removed"),
-                }
+                cell.prune_audit(&shared).await;
                 if let Err(error) = cell.intake.forget_created().await {
                     tracing::warn!(%error, "old idempotency keys could not be removed");
                 }
@@ -96,6 +91,15 @@ impl Cell {
                 }
             }
         });
+    }
+
+    async fn prune_audit(&self, shared: &Shared) {
+        let kept_ms = shared.setup().config.retention.audit_ms;
+        match self.ledger.prune_audit(time::now().saturating_sub(kept_ms)).await {
+            Ok(0) => {}
+            Ok(records) => tracing::info!(records, "old audit records were removed"),
+            Err(error) => tracing::warn!(%error, "old audit records could not be removed"),
+        }
     }
 
     /// Removes journals of runs that ended long ago, and components that no run needs any more.
