@@ -375,9 +375,11 @@ impl Client<'_> {
     async fn report_usage(&mut self, end: &TurnResult) {
         let size = end.model_usage.values().map(|model| model.context_window).max().unwrap_or_default();
         let Tokens { input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens } = self.context;
-        let cached = cache_read_input_tokens.unwrap_or_default() + cache_creation_input_tokens.unwrap_or_default();
+        // An agent may say any numbers.
+        let cached = [cache_read_input_tokens, cache_creation_input_tokens].into_iter().flatten();
+        let used = cached.chain([input_tokens, output_tokens]).fold(0, u64::saturating_add);
         let cost = end.total_cost_usd.map(|amount| json!({ "amount": amount, "currency": "USD" }));
-        self.update(Update::Usage { used: input_tokens + cached + output_tokens, size, cost }).await;
+        self.update(Update::Usage { used, size, cost }).await;
     }
 
     async fn update(&mut self, update: Update) {

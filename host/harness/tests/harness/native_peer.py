@@ -17,6 +17,8 @@ lock = threading.Lock()
 cancelled = threading.Event()
 pending = {}
 numbers = iter(range(1, 1 << 30))
+# The largest number of tokens that fits.
+MOST = (1 << 64) - 1
 
 
 def send(message):
@@ -91,6 +93,10 @@ class Codex:
         self.total += 10
         tokens = lambda of: {"totalTokens": of, "inputTokens": of - 4, "outputTokens": 4, "cachedInputTokens": 1}
         self.notify("thread/tokenUsage/updated", tokenUsage={"total": tokens(self.total), "last": tokens(10), "modelContextWindow": 200})
+
+    def boast(self):
+        tokens = {name: MOST for name in ("totalTokens", "inputTokens", "outputTokens", "cachedInputTokens")}
+        self.notify("thread/tokenUsage/updated", tokenUsage={"total": tokens, "last": tokens, "modelContextWindow": MOST})
 
     def steered_in(self):
         """Waits for a message in the middle of the turn."""
@@ -176,8 +182,8 @@ class Claude:
     def event(self, **event):
         self.put("stream_event", event=event)
 
-    def assistant(self, *blocks, number=None, **more):
-        usage = {"input_tokens": 6, "output_tokens": 4}
+    def assistant(self, *blocks, number=None, usage=None, **more):
+        usage = usage or {"input_tokens": 6, "output_tokens": 4}
         self.put("assistant", message={"id": number or "other", "role": "assistant", "content": list(blocks), "usage": usage}, **more)
 
     def pieces(self, pieces, kind, member, block):
@@ -235,6 +241,9 @@ class Claude:
     def usage(self):
         self.assistant()
 
+    def boast(self):
+        self.assistant(usage={name: MOST for name in ("input_tokens", "output_tokens", "cache_read_input_tokens")})
+
     def mcp(self):
         path = next(argument.removeprefix("--mcp-config=") for argument in ARGUMENTS if argument.startswith("--mcp-config="))
         mode = oct(os.stat(path).st_mode & 0o777)
@@ -281,7 +290,7 @@ def obey(agent, session, text):
         word, _, rest = order.partition(" ")
         if word in ("say", "spell", "think", "tool", "edit", "permission"):
             getattr(agent, word)(rest)
-        elif word in ("usage", "mcp", "steered_in", "key"):
+        elif word in ("usage", "mcp", "steered_in", "key", "boast"):
             getattr(agent, word)()
         elif word == "plan":
             agent.plan(rest.split(","))

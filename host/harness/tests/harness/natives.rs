@@ -237,6 +237,17 @@ async fn garbage_is_passed_over_and_a_flood_is_taken_as_far_as_it_may_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_may_say_any_number_of_tokens() {
+    for dialect in DIALECTS {
+        let mut world = dialect.world("");
+        assert_eq!(said(&world, RUN, "say hello\nboast").await, "hello", "{dialect:?}");
+        let context = world.host.data(RUN, "harness.context").pop().unwrap();
+        assert_eq!(context["used"], json!(u64::MAX), "{dialect:?}");
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_mcp_endpoint_of_the_run_is_handed_over_and_its_token_does_not_outlive_the_run() {
     let url = format!("http://127.0.0.1:7070/mcp/runs/{RUN}");
     let mut world = Dialect::Codex.world("");
