@@ -14,7 +14,7 @@ use crate::{
     agent_run::AgentRun,
     failure::{RunFailure, TurnError},
     process::AgentProcess,
-    rpc::{Connection, Message, RpcError},
+    rpc::{CallError, Connection, Message, RpcError},
 };
 
 /// Time for an agent to end its turn after it was cancelled. `queue.cancel_grace_ms` of a binding is 2 s by default.
@@ -23,28 +23,6 @@ pub(crate) const CANCEL_GRACE: Duration = Duration::from_millis(700);
 const LAST_STATUS: Duration = Duration::from_secs(2);
 /// Requests of an agent that are answered at one time; more are refused.
 pub(crate) const MAX_JOBS: usize = 64;
-
-/// The reason why a request to the agent has no result.
-pub(crate) enum CallError {
-    /// The agent refused.
-    Rpc(RpcError),
-    /// The agent's output has ended.
-    Gone,
-    /// The turn does not go on.
-    Turn(TurnError),
-}
-
-impl From<TurnError> for CallError {
-    fn from(error: TurnError) -> Self {
-        Self::Turn(error)
-    }
-}
-
-impl From<RunFailure> for CallError {
-    fn from(failure: RunFailure) -> Self {
-        Self::Turn(failure.into())
-    }
-}
 
 /// A client of an agent that speaks JSON-RPC.
 pub(crate) trait RpcClient {

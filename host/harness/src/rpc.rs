@@ -6,8 +6,7 @@ use tokio::{io::AsyncRead, process::ChildStdin};
 
 use crate::{
     acp_schema::{INTERNAL_ERROR, INVALID_PARAMS},
-    client::CallError,
-    failure::TurnError,
+    failure::{RunFailure, TurnError},
     feed::{Feed, Writer},
     process::ReadBounds,
     stop::StopFlag,
@@ -41,6 +40,28 @@ impl std::fmt::Display for RpcError {
             Some(more) => write!(f, ": {more}"),
             None => Ok(()),
         }
+    }
+}
+
+/// The reason why a request to the agent has no result.
+pub(crate) enum CallError {
+    /// The agent refused.
+    Rpc(RpcError),
+    /// The agent's output has ended.
+    Gone,
+    /// The turn does not go on.
+    Turn(TurnError),
+}
+
+impl From<TurnError> for CallError {
+    fn from(error: TurnError) -> Self {
+        Self::Turn(error)
+    }
+}
+
+impl From<RunFailure> for CallError {
+    fn from(failure: RunFailure) -> Self {
+        Self::Turn(failure.into())
     }
 }
 

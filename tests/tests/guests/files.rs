@@ -112,18 +112,18 @@ async fn names_and_numbers_without_end_are_refused() {
 
 #[tokio::test]
 async fn functions_that_are_missing_or_of_another_type_are_named() {
-    for (functions, named) in [
-        ("(export \"run\" (func $f))", "list-runners"),
-        ("(export \"list-runners\" (func $f)) (export \"run\" (func $f))", "run"),
+    for (functions, code, says) in [
+        ("(export \"run\" (func $f))", RefusalCode::ImportMismatch, "list-runners"),
+        ("(export \"list-runners\" (func $f)) (export \"run\" (func $f))", RefusalCode::ManifestFailed, "broke the contract"),
     ] {
         let text = format!(
             "(component (core module $m (func (export \"f\"))) (core instance $i (instantiate $m)) \
              (func $f (canon lift (core func $i \"f\"))) (instance $runner {functions}) \
              (export \"agent-host:runner/runner@1.0.0\" (instance $runner)))"
         );
-        let (code, message) = refusal(functions, &wat::parse_str(text).unwrap()).await;
-        assert_eq!(code, RefusalCode::ImportMismatch, "{message}");
-        assert!(message.contains(named), "{message}");
+        let (found, message) = refusal(functions, &wat::parse_str(text).unwrap()).await;
+        assert_eq!(found, code, "{message}");
+        assert!(message.contains(says), "{message}");
     }
 }
 

@@ -12,11 +12,11 @@ use tokio::{task::JoinSet, time::timeout};
 use crate::{
     acp_schema::{AUTH_REQUIRED, Initialized, NewSession, PromptEnd, SessionNotification, VERSION},
     agent_run::{AgentRun, Inputs, TurnEnd},
-    client::{CANCEL_GRACE, CallError, Introduction, Login, RpcClient, end_of, introduction, streams},
+    client::{CANCEL_GRACE, Introduction, Login, RpcClient, end_of, introduction, streams},
     failure::{RunFailure, TurnError, finish_reason, no_login},
     process::{AgentProcess, ReadBounds},
     results::Results,
-    rpc::{Connection, Message, RpcError, read_answer},
+    rpc::{CallError, Connection, Message, RpcError, read_answer},
     session,
     stop::{Stop, StopFlag},
     terminal::Terminals,
