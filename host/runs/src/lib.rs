@@ -46,7 +46,8 @@ pub use crate::{
         evidence::Evidence,
         follow::FeedStream,
         inspect,
-        recording::{RecordedBlob, RecordedSegment, Recording, journaled_calls},
+        recording::{Recording, journaled_calls},
+        recording_text::{RecordedBlob, RecordedSegment, RecordingText},
         records::{
             ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, Percentiles,
             RecordWriter, Records, RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,

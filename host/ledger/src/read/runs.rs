@@ -94,13 +94,27 @@ impl Ledger {
     /// Fails if the ledger is damaged or not available.
     pub fn run_events_of(&self, run_no: u64, id: RunId, kinds: &[&str]) -> Result<Vec<RunEvent>, LedgerError> {
         let mut found = Vec::new();
+        self.each_run_event(run_no, id, kinds, |event| found.push(event))?;
+        Ok(found)
+    }
+
+    /// Passes the events of a run of these types on, in order and one at a time: a record may be larger than the memory for one run.
+    ///
+    /// # Errors
+    /// Fails if the ledger is damaged or not available.
+    pub fn each_run_event(
+        &self,
+        run_no: u64,
+        id: RunId,
+        kinds: &[&str],
+        mut each: impl FnMut(RunEvent),
+    ) -> Result<(), LedgerError> {
         self.reader()?.each_event(run_no, 0, |sequence, event| {
             if kinds.contains(&event.kind.as_ref()) {
-                found.push(event.event(id, sequence)?);
+                each(event.event(id, sequence)?);
             }
             Ok(true)
-        })?;
-        Ok(found)
+        })
     }
 
     /// The results that an executor has appended in a claim, each with its mark, in order: those among the events after `after_seq`.

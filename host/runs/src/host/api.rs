@@ -13,7 +13,8 @@ use super::{
     evidence::Evidence,
     follow::{self, FeedStream},
     follow_thread::follow_thread,
-    recording::{Recording, journaled_calls},
+    recording::journaled_calls,
+    recording_text::RecordingText,
     threads::ThreadKey,
 };
 use crate::{
@@ -405,12 +406,12 @@ impl Host {
         Ok(items.map_ok(move |(number, item)| (feed.cursor(number), item)).boxed())
     }
 
-    /// A run with all that is needed to execute it again.
+    /// The text of a [`crate::Recording`] of a run.
     ///
     /// # Errors
     /// Fails if the run does not exist or has no journal.
-    pub fn recording(&self, id: RunId) -> Result<Recording, HostError> {
-        Ok(Recording::read(&self.0.cell.ledger, id)?)
+    pub fn recording(&self, id: RunId) -> Result<RecordingText, HostError> {
+        Ok(RecordingText::open(&self.0.cell.ledger, id)?)
     }
 
     /// The evidence of a run, as lines that are chained by hashes. Blocks for as long as the disk takes.

@@ -11,6 +11,7 @@ mod forget;
 mod principals;
 mod readiness;
 pub(crate) mod recording;
+pub(crate) mod recording_text;
 pub(crate) mod records;
 pub(crate) mod reload;
 pub(crate) mod replay;

@@ -4,12 +4,13 @@
 use std::{path::Path, sync::Arc};
 
 use agent_host_ledger::{Accept, JournalSegment, Ledger, NewRun, Options, RunWrite};
-use agent_host_protocol::{Event, Run, RunEvent, RunId, RunStatus, hex};
+use agent_host_protocol::{Event, Run, RunEvent, RunId, RunStatus};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
+use super::recording_text::{FORMAT, RecordedBlob, RecordedSegment, RecordingText};
 use crate::{
     execution::writer::RunWriter,
     record::{
@@ -17,12 +18,6 @@ use crate::{
         journal::timeline::{self, JournaledCall},
     },
 };
-
-/// The version of this form.
-const FORMAT: u32 = 1;
-
-/// Bytes of a journal that are read at one time.
-const PAGE_BYTES: usize = 4 << 20;
 
 /// A run as it can be executed again.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -49,60 +44,14 @@ pub struct Recording {
     pub blobs: Vec<RecordedBlob>,
 }
 
-/// A piece of a journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RecordedSegment {
-    /// Number of its first entry.
-    pub first: u64,
-    /// The entries, as Base64.
-    pub entries: String,
-}
-
-/// Content that is too long for the journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RecordedBlob {
-    /// SHA-256 of the blob, in lower-case hexadecimal.
-    pub sha256: String,
-    /// The content, as Base64.
-    pub content: String,
-}
-
 impl Recording {
     /// Reads a run from a ledger.
     ///
     /// # Errors
     /// [`RecordingError::NotFound`], [`RecordingError::NoJournal`], or that the ledger cannot be read.
     pub fn read(ledger: &Ledger, id: RunId) -> Result<Self, RecordingError> {
-        let record = ledger.run(id)?.ok_or(RecordingError::NotFound(id))?;
-        let event = ledger.event(record.run.event_id)?.ok_or(RecordingError::NotFound(id))?.event;
-        let (Some(terms), Some(context)) = (ledger.terms(id)?, ledger.context(id)?) else {
-            return Err(RecordingError::NoJournal(id));
-        };
-        let (mut journal, mut blobs, mut from) = (Vec::new(), Vec::new(), 0);
-        loop {
-            let rows = ledger.journal_page(record.run_no, from, PAGE_BYTES)?;
-            let Some(last) = rows.last() else { break };
-            from = last.first + 1;
-            for row in rows {
-                journal.push(RecordedSegment { first: row.first, entries: STANDARD.encode(&row.bytes) });
-                for digest in row.blobs {
-                    let sha256 = hex::encode(&digest);
-                    if blobs.iter().any(|blob: &RecordedBlob| blob.sha256 == sha256) {
-                        continue;
-                    }
-                    let Some(blob) = ledger.blob(&sha256)? else { continue };
-                    let content = STANDARD.encode(blob.read_at(0, usize::MAX)?);
-                    blobs.push(RecordedBlob { sha256, content });
-                }
-            }
-        }
-        if journal.is_empty() {
-            return Err(RecordingError::NoJournal(id));
-        }
-        let events = ledger.run_events_after(record.run_no, id, 0, usize::MAX)?;
-        Ok(Self { format: FORMAT, run: Arc::unwrap_or_clone(record.run), event, terms, context, events, journal, blobs })
+        let text: String = RecordingText::open(ledger, id)?.collect::<Result<_, _>>()?;
+        Self::parse(&text)
     }
 
     /// Reads the text of a file.
@@ -214,8 +163,9 @@ pub fn journaled_calls(ledger: &Ledger, id: RunId, after: u64, limit: u64) -> Re
 
 #[cfg(test)]
 mod tests {
-    use agent_host_protocol::Limits;
+    use agent_host_protocol::{Limits, hex};
     use agent_host_sandbox::{GuestClock, World};
+    use sha2::{Digest, Sha256};
 
     use super::*;
     use crate::record::journal::{EarlierJournal, Journal, Mode, Outcome, RequestDigest, Step};
@@ -245,7 +195,9 @@ mod tests {
         let stored =
             |segment: &JournalSegment| RecordedSegment { first: segment.first, entries: STANDARD.encode(&segment.bytes) };
         recording.journal = segments.iter().map(stored).collect();
-        recording.blobs.clear();
+        let content = vec![b'x'; 700_000];
+        let sha256 = hex::encode(&Sha256::digest(&content));
+        recording.blobs = vec![RecordedBlob { sha256, content: STANDARD.encode(&content) }];
         let dir = tempfile::tempdir().unwrap();
         let (ledger, run_no) = recording.unpack(dir.path()).await.unwrap();
 
@@ -259,5 +211,15 @@ mod tests {
             assert_eq!(answered.outcome, Outcome::Answer(text(call)), "call {call}");
         }
         assert!(matches!(after.enter("state.get", RequestDigest::of(&CALLS)), Ok(Step::Live(_))));
+
+        let context = RunWrite { context: Some(recording.context.clone().into()), ..RunWrite::default() };
+        let id = recording.run.run_id;
+        RunWriter::new(&ledger, id, run_no).commit(context).await.unwrap();
+        let pieces: Vec<_> = RecordingText::open(&ledger, id).unwrap().collect::<Result<_, _>>().unwrap();
+        let longest = pieces.iter().map(String::len).max().unwrap();
+        assert!(longest < 1 << 20, "a piece of {longest} bytes");
+        let read = Recording::read(&ledger, id).unwrap();
+        assert_eq!((&read.journal, &read.blobs), (&recording.journal, &recording.blobs));
+        assert_eq!(read.context.get(), recording.context.get());
     }
 }

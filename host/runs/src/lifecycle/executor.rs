@@ -37,8 +37,8 @@ use crate::{
     execution::Resumption,
     record::{
         HostError,
-        action::{is_background, waited_ms},
-        facts::{self, Fact, unended},
+        action::{self, is_background, waited_ms},
+        facts::{self, Fact, UnendedCalls},
         journal::{Journal, Mode},
         terminal::timed_out,
     },
@@ -475,10 +475,10 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<RunningE
     let (ledger, limits, run) = (&task.runs.ledger, task.runs.shared.limits(), &task.run.record.run);
     let context = ledger.context(run.run_id)?.and_then(|context| serde_json::from_str(context.get()).ok());
     let world = World::new(&limits, GuestClock::new(time::now_us()), [0; 32]);
-    let events = ledger.run_events_after(task.run.record.run_no, run.run_id, 0, usize::MAX)?;
+    let actions = ledger.run_events_of(task.run.record.run_no, run.run_id, &action::FACTS)?;
     let deadline_at = match run.deadline_at {
         Some(at) if task.run.terms.waiting_counts => at,
-        Some(at) => at.saturating_add(waited_ms(&events, at.saturating_sub(task.run.terms.deadline_ms), time::now())),
+        Some(at) => at.saturating_add(waited_ms(&actions, at.saturating_sub(task.run.terms.deadline_ms), time::now())),
         None => time::now().saturating_add(task.run.terms.deadline_ms),
     };
     let start = Start {
@@ -499,7 +499,7 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<RunningE
     drop(handle.calls.set(assembled.calls));
     // The callers of open calls are gone. Background actions continue.
     let at = time::now();
-    let mut facts = unended(&events, at);
+    let mut facts = UnendedCalls::read(ledger, task.run.record.run_no, run.run_id)?.ends(at);
     facts.retain(|fact| !matches!(fact.ended_call(), Some((ResultKind::ActionResolved, id)) if is_background(id)));
     facts.push(Fact::RunStatus(StatusChange { resumes: Some(run.resumes + 1), ..StatusChange::running("resumed") }));
     let make = |first: u64| {

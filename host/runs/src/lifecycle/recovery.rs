@@ -37,8 +37,7 @@ impl Runs {
                 // The cancel request is fulfilled.
                 let reason = record.run.cancel_reason.clone().unwrap_or_default();
                 cancelled.push((record.run.run_id, Children::of(ledger, &record)?));
-                let events = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX)?;
-                let end = end_stored(&record, &events, Terminal::Cancelled { reason }, 0);
+                let end = end_stored(ledger, &record, Terminal::Cancelled { reason }, 0)?;
                 commits.push(self.writer(&record).append(end).await?);
                 continue;
             }

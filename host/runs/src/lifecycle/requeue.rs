@@ -14,7 +14,7 @@ use crate::{
     execution::writer::OnStorageError,
     record::{
         HostError,
-        facts::{self, Fact, unended},
+        facts::{self, Fact, UnendedCalls},
     },
 };
 
@@ -72,8 +72,7 @@ impl RunTask {
                 until: not_before,
                 ..StatusChange::default()
             };
-            let events = runs.ledger.run_events_after(record.run_no, run.run_id, 0, usize::MAX)?;
-            let mut facts = unended(&events, at);
+            let mut facts = UnendedCalls::read(&runs.ledger, record.run_no, run.run_id)?.ends(at);
             facts.push(Fact::RunStatus(queued));
             let events = facts::events(&facts, run.last_sequence + 1, at);
             let change = RunChange::Release { at, reason: reason.clone(), not_before, attempted: *attempted };

@@ -18,7 +18,7 @@ use crate::{
     record::{
         FORKED_FROM, HostError,
         action::AskKind,
-        facts::{self, Fact, unended},
+        facts::{self, Fact, UnendedCalls},
         journal::{EarlierJournal, Journal, Mode, Stop},
         terminal::{host_restarted, not_journaled},
     },
@@ -136,8 +136,7 @@ impl RunTask {
     ) -> Result<u64, HostError> {
         let run = &self.run.record.run;
         // The calls that the attempt before left open are closed.
-        let before = self.runs.ledger.run_events_after(self.run.record.run_no, run.run_id, 0, usize::MAX)?;
-        let mut facts = unended(&before, at);
+        let mut facts = UnendedCalls::read(&self.runs.ledger, self.run.record.run_no, run.run_id)?.ends(at);
         facts.push(Fact::RunStatus(StatusChange { attempt: Some(attempt), ..StatusChange::running("retried") }));
         let events = facts::events(&facts, run.last_sequence + 1, at);
         let last_sequence = run.last_sequence + events.len() as u64;

@@ -33,7 +33,7 @@ use crate::{
     record::{
         HostError, WaitKey,
         action::AskKind,
-        facts::{self, Fact, unended},
+        facts::{self, Fact, UnendedCalls},
         is_external,
         journal::Stop,
         results::Speaker,
@@ -305,11 +305,7 @@ impl RunTask {
         if self.run.resumption != Resumption::New && !self.run.terms.grant.permissions.runs.is_empty() {
             self.end_children(&Children::of(ledger, &self.run.record)?).await;
         }
-        self.end_as(|record| {
-            let events = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX)?;
-            more(end_stored(record, &events, terminal.clone(), deadline_ms), record)
-        })
-        .await
+        self.end_as(|record| more(end_stored(ledger, record, terminal.clone(), deadline_ms)?, record)).await
     }
 
     /// Another run has taken the event of this one as input, and its record says so.
@@ -401,8 +397,8 @@ impl RunTask {
         if execution.writer.flush().await.is_err() {
             return;
         }
-        let events = self.runs.ledger.run_events_after(execution.run_no, execution.run_id, 0, usize::MAX).unwrap_or_default();
-        let mut before = unended(&events, time::now());
+        let before = UnendedCalls::read(&self.runs.ledger, execution.run_no, execution.run_id).unwrap_or_default();
+        let mut before = before.ends(time::now());
         before.retain(|end| !open.iter().any(|known| known.ended_call() == end.ended_call()));
         open.append(&mut before);
     }

@@ -7,9 +7,9 @@ use agent_host_facts::record::{
     PermissionDenial, StatusChange, SteeringReceipt, ToolCallArguments, ToolCallEnd, ToolCallProgress, ToolCallStart, Usage,
     Violation,
 };
-use agent_host_ledger::NewEvent;
+use agent_host_ledger::{Ledger, LedgerError, NewEvent};
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventSource, ResultKind, RunEvent, Timestamp,
+    ApiError, ErrorCode, EventSource, ResultKind, RunEvent, RunId, Timestamp,
     encoded::{JsonText, json_len},
     message::{ContentPart, TokenUsage},
     model::Retry,
@@ -195,6 +195,16 @@ impl Fact {
 }
 
 impl CallSubject {
+    /// The types of the events that start or end a call.
+    const KINDS: [ResultKind; 6] = [
+        ResultKind::ModelCallStarted,
+        ResultKind::ModelCallCompleted,
+        ResultKind::ToolCallStarted,
+        ResultKind::ToolCallCompleted,
+        ResultKind::ActionRequested,
+        ResultKind::ActionResolved,
+    ];
+
     /// The fact of its end. Results of more than `room` bytes are cut or left out.
     pub(crate) fn end(self, took: Duration, outcome: CallOutcome<'_>, room: usize) -> Fact {
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
@@ -283,22 +293,34 @@ fn action_end(action_id: String, duration_ms: u64, outcome: CallOutcome<'_>, roo
     }
 }
 
-/// The ends of calls that these events start and do not end, for a run whose guest is not in memory: nobody waits for them
-/// any more.
-pub(crate) fn unended(events: &[RunEvent], at: Timestamp) -> Vec<Fact> {
-    let why = ApiError::new(ErrorCode::Cancelled, "the host stopped before the call ended, and the call was abandoned");
-    let mut open: Vec<(CallSubject, Timestamp)> = Vec::new();
-    for event in events {
+/// The calls that the record of a run starts and does not end, each with the time of its start: of a run whose guest is not in
+/// memory, so nobody waits for them any more.
+#[derive(Debug, Default)]
+pub(crate) struct UnendedCalls(Vec<(CallSubject, Timestamp)>);
+
+impl UnendedCalls {
+    pub(crate) fn read(ledger: &Ledger, run_no: u64, id: RunId) -> Result<Self, LedgerError> {
+        let mut open = Self::default();
+        ledger.each_run_event(run_no, id, &CallSubject::KINDS.map(ResultKind::as_str), |event| open.note(&event))?;
+        Ok(open)
+    }
+
+    fn note(&mut self, event: &RunEvent) {
         match CallSubject::of(event) {
-            Some((ended, true)) => open.retain(|(call, _)| call.id() != ended.id()),
-            Some((started, false)) => open.push((started, event.timestamp)),
+            Some((ended, true)) => self.0.retain(|(call, _)| call.id() != ended.id()),
+            Some((started, false)) => self.0.push((started, event.timestamp)),
             None => {}
         }
     }
-    let end = |(call, began): (CallSubject, Timestamp)| {
-        call.end(Duration::from_millis(at.saturating_sub(began)), CallOutcome::Unfinished(&why), 0)
-    };
-    open.into_iter().map(end).collect()
+
+    /// The ends of the calls: each was abandoned.
+    pub(crate) fn ends(self, at: Timestamp) -> Vec<Fact> {
+        let why = ApiError::new(ErrorCode::Cancelled, "the host stopped before the call ended, and the call was abandoned");
+        let end = |(call, began): (CallSubject, Timestamp)| {
+            call.end(Duration::from_millis(at.saturating_sub(began)), CallOutcome::Unfinished(&why), 0)
+        };
+        self.0.into_iter().map(end).collect()
+    }
 }
 
 fn text(output: &ToolOutput) -> String {

@@ -1,7 +1,7 @@
 //! Terminals: how a run ends, as the record says it.
 
 use agent_host_facts::record::{Limit, Violation};
-use agent_host_ledger::{NewEvent, RunChange, RunRecord, RunWrite};
+use agent_host_ledger::{Ledger, LedgerError, NewEvent, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
     FailureCode, ResultKind, RunEvent, RunStatus, Timestamp,
     encoded::{JsonText, json_len},
@@ -11,7 +11,7 @@ use agent_host_protocol::{
 use serde_json::{Value, json};
 
 use super::{
-    facts::{self, Fact, unended},
+    facts::{self, Fact, UnendedCalls},
     journal::Stop,
     results::{Speaker, transcript_item},
     transcript::ItemPlace,
@@ -105,13 +105,18 @@ pub(crate) fn bounded(terminal: Terminal, limit: usize) -> Terminal {
     }
 }
 
-/// The end of a run that has no execution in memory. `events` are all that the run has: calls that are open in them end
-/// with the run.
-pub(crate) fn end_stored(record: &RunRecord, events: &[RunEvent], terminal: Terminal, deadline_ms: u64) -> RunWrite {
+/// The end of a run that has no execution in memory. Calls that are open in its record end with the run.
+pub(crate) fn end_stored(
+    ledger: &Ledger,
+    record: &RunRecord,
+    terminal: Terminal,
+    deadline_ms: u64,
+) -> Result<RunWrite, LedgerError> {
     let at = time::now();
-    let facts: Vec<_> = unended(events, at).into_iter().chain(cause(&terminal, deadline_ms)).collect();
+    let open = UnendedCalls::read(ledger, record.run_no, record.run.run_id)?;
+    let facts: Vec<_> = open.ends(at).into_iter().chain(cause(&terminal, deadline_ms)).collect();
     let transcript = ItemPlace::of(&record.run).and_then(|place| place.notice(&terminal, at)).into_iter().collect();
-    RunWrite { transcript, ..end(&facts, terminal, record.run.last_sequence + 1, at) }
+    Ok(RunWrite { transcript, ..end(&facts, terminal, record.run.last_sequence + 1, at) })
 }
 
 /// The end of a run that is executed: `open` are the ends of calls that nobody waits for any more. The message that

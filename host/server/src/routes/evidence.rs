@@ -1,14 +1,10 @@
 //! Evidence of a run or of a thread, as a download.
 
 use agent_host_protocol::{RunId, Scope};
-use agent_host_runs::{Evidence, HostError};
-use axum::{
-    body::{Body, Bytes},
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
-};
-use futures_util::stream;
+use agent_host_runs::Evidence;
+use axum::response::Response;
 
+use super::download::download;
 use crate::{
     access::ApiRequest,
     app::{App, off_thread},
@@ -32,33 +28,10 @@ pub(crate) async fn evidence(Id(id): Id<RunId>, request: ApiRequest) -> Result<R
     request.run(id)?;
     let host = request.app.host.clone();
     let evidence = off_thread(move || host.evidence(id)).await?;
-    download(&request.app, evidence, &format!("run-{id}"))
+    lines(&request.app, evidence, &format!("run-{id}"))
 }
 
-/// A file of evidence: its lines as they are read.
-pub(super) fn download(app: &App, evidence: Evidence, name: &str) -> Result<Response, Problem> {
-    let place = app.subscribe()?;
-    // Each piece is read when the client takes it: a slow one holds a piece, and no thread.
-    let pieces = stream::unfold(Some((evidence, place)), |state| async move {
-        let (evidence, place) = state?;
-        match off_thread(move || Ok::<_, HostError>(next_piece(evidence))).await {
-            Ok((evidence, Some(Ok(piece)))) => Some((Ok(Bytes::from(piece)), Some((evidence, place)))),
-            Ok((_, None)) => None,
-            // The file ends without its last line, which says so to whoever verifies it.
-            Ok((_, Some(Err(error)))) => Some((Err(std::io::Error::other(error)), None)),
-            Err(problem) => Some((Err(std::io::Error::other(problem.code().as_str())), None)),
-        }
-    });
-    let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}.evidence.jsonl\""));
-    let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson")),
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        (header::CONTENT_DISPOSITION, disposition.map_err(Problem::internal)?),
-    ];
-    Ok((StatusCode::OK, headers, Body::from_stream(pieces)).into_response())
-}
-
-fn next_piece(mut evidence: Evidence) -> (Evidence, Option<Result<String, HostError>>) {
-    let piece = evidence.next();
-    (evidence, piece)
+/// A file of evidence. One that ends early has no last line, which says so to whoever verifies it.
+pub(super) fn lines(app: &App, evidence: Evidence, name: &str) -> Result<Response, Problem> {
+    download(app, evidence, "application/x-ndjson", &format!("{name}.evidence.jsonl"))
 }

@@ -9,6 +9,7 @@ mod claims;
 mod create;
 mod deliveries;
 mod document;
+mod download;
 mod events;
 mod evidence;
 mod executors;

@@ -1,16 +1,14 @@
 //! The data for executing a run again: its calls, a recording, and forks.
 
 use agent_host_protocol::{Page, Run, RunId, Scope};
-use agent_host_runs::{CallOutcome, Fork, HostError, JournaledCall, Recording, RecordingError};
-use axum::{
-    http::{HeaderValue, StatusCode, header},
-    response::Response,
-};
+use agent_host_runs::{CallOutcome, Fork, JournaledCall, Recording, RecordingError};
+use axum::{http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
+use super::download::download;
 use crate::{
     access::{ApiRequest, caller::Caller},
     app::{App, off_thread},
@@ -64,7 +62,7 @@ fn position(id: RunId, text: &str) -> Result<u64, Problem> {
     })
 }
 
-refusals!(RecordingRefusals = [NotFound, NoJournal]);
+refusals!(RecordingRefusals = [NotFound, NoJournal, TooManyStreams]);
 
 /// All that is needed to execute the run again, as a file
 ///
@@ -77,11 +75,8 @@ pub(crate) async fn recording(Id(id): Id<RunId>, request: ApiRequest) -> Result<
     request.allow(Scope::RunsRead)?;
     require_journal(&request.app, &request.caller, id).await?;
     let host = request.app.host.clone();
-    // Making its text takes as long as reading it.
-    let mut response = off_thread(move || Ok::<_, HostError>(json(StatusCode::OK, &host.recording(id)?))).await?;
-    let disposition = HeaderValue::try_from(format!("attachment; filename=\"run-{id}.recording.json\""));
-    response.headers_mut().insert(header::CONTENT_DISPOSITION, disposition.map_err(Problem::internal)?);
-    Ok(response)
+    let recording = off_thread(move || host.recording(id)).await?;
+    download(&request.app, recording, "application/json", &format!("run-{id}.recording.json"))
 }
 
 /// The parameters of a fork.

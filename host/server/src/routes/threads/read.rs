@@ -16,7 +16,7 @@ use axum::{
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::{super::evidence::download, cursor};
+use super::{super::evidence, cursor};
 use crate::{
     access::ApiRequest,
     app::off_thread,
@@ -123,7 +123,7 @@ pub(crate) async fn evidence(Path(id): Path<String>, mut request: ApiRequest) ->
     request.query.finish()?;
     let evidence = super::read(&request.app, name, |threads, thread| Ok(Evidence::of_thread(threads, thread))).await?;
     // Ids of threads are those of clients, and no names of files.
-    download(&request.app, evidence, "thread")
+    evidence::lines(&request.app, evidence, "thread")
 }
 
 /// An answer with an `ETag` of its content; none where the client has it.
