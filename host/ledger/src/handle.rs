@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use agent_host_protocol::Run;
+use agent_host_protocol::{Run, grant::ConversationKey};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -312,6 +312,12 @@ impl Ledger {
     #[must_use]
     pub fn watch(&self, run_no: u64) -> Watch {
         self.shared().watchers.watch(run_no)
+    }
+
+    /// Follows the turns of a conversation: commits in which a run takes its turn, or in which runs are forgotten. See [`Watch`].
+    #[must_use]
+    pub fn watch_turns(&self, key: ConversationKey) -> Watch {
+        self.shared().watchers.watch_turns(key)
     }
 
     /// Follows all commits: the receiver changes after each one, and when the ledger has closed or failed. Subscribe first and

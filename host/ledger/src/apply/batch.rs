@@ -65,6 +65,8 @@ pub(crate) struct Outcome {
     pub(crate) answers: Vec<Answer>,
     /// Runs that changed.
     pub(crate) touched: Vec<u64>,
+    /// Conversations that have another turn, or one that was forgotten.
+    pub(crate) turns: Vec<ConversationKey>,
     /// State to take from the overlay, whether the batch became durable or not.
     pub(crate) admitted: Vec<AdmittedValues>,
     /// Blobs that the batch refers to. Let go when the answers are given.

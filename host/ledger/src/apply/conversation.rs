@@ -100,6 +100,7 @@ impl Batch<'_> {
             let is_active = self.memory.active.contains_key(&part.run_no);
             let run = self.reader.run(part.run_no)?.filter(|run| !is_active && run.status.is_terminal());
             let run = forgotten_run(run.ok_or(LedgerError::Active { run_id: part.run_id })?);
+            self.outcome.turns.extend(run.conversation_key());
             ended.push((encode(&run)?, run.last_sequence, part));
         }
         let mut forgotten = 0;

@@ -106,7 +106,11 @@ impl Batch<'_> {
         }
         let turn = if run_change::takes_turn(&active.run, &changes) { active.run.conversation_key() } else { None };
         run_change::apply(Arc::make_mut(&mut active.run), changes, events, measured);
-        let turn = turn.map(|key| self.memory.next_turn(&key));
+        let turn = turn.map(|key| {
+            let turn = self.memory.next_turn(&key);
+            self.outcome.turns.push(key);
+            turn
+        });
         let active = self.memory.active.get_mut(&run_no)?;
         if turn.is_some() {
             Arc::make_mut(&mut active.run).turn = turn;

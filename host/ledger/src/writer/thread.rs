@@ -189,10 +189,10 @@ impl Writer {
         }
     }
 
-    fn answer(&self, outcome: Outcome, result: Result<(), Result<LedgerError, WriterFailed>>) -> Result<(), WriterFailed> {
+    fn answer(&self, mut outcome: Outcome, result: Result<(), Result<LedgerError, WriterFailed>>) -> Result<(), WriterFailed> {
         match result {
             Ok(()) => {
-                self.shared.watchers.notify(&outcome.touched);
+                self.shared.watchers.notify(&outcome.touched, std::mem::take(&mut outcome.turns));
                 outcome.answer(Ok(()));
                 Ok(())
             }

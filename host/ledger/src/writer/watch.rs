@@ -1,4 +1,4 @@
-//! Waiting for a run to change, at no cost to runs that nobody watches.
+//! Waiting for a run to change, or for a conversation to have another turn, at no cost to those that nobody watches.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -8,24 +8,25 @@ use std::{
     },
 };
 
+use agent_host_protocol::grant::ConversationKey;
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use tokio::sync::watch;
 
-/// A follower of a run.
+/// A follower of a run, or of the turns of a conversation.
 ///
 /// Make it first and read afterwards: whatever is committed after it was made, or after the last
 /// [`Watch::changed`], wakes it, so nothing falls between reading and waiting.
 #[derive(Debug)]
 pub struct Watch {
-    run_no: u64,
+    subject: Subject,
     receiver: watch::Receiver<()>,
     watchers: Arc<Watchers>,
 }
 
 impl Watch {
-    /// Returns after a commit that touches the run, or when the ledger has closed or failed (the next read has the error).
-    /// Several commits may cause one wake. The future may be dropped at any time.
+    /// Returns after a commit that touches the run or takes a turn of the conversation, or when the ledger has closed or failed
+    /// (the next read has the error). Several commits may cause one wake. The future may be dropped at any time.
     pub async fn changed(&mut self) {
         // An error means that the watchers are gone, which the next read says.
         let _ = self.receiver.changed().await;
@@ -34,14 +35,21 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut runs = self.watchers.runs.lock();
-        if let Entry::Occupied(entry) = runs.entry(self.run_no)
+        let mut watched = self.watchers.watched.lock();
+        if let Entry::Occupied(entry) = watched.entry(self.subject.clone())
             && entry.get().receiver_count() <= 1
         {
             entry.remove();
-            self.watchers.count.store(runs.len(), Ordering::Release);
+            self.watchers.count.store(watched.len(), Ordering::Release);
         }
     }
+}
+
+/// The subject of a [`Watch`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Subject {
+    Run(u64),
+    Turns(ConversationKey),
 }
 
 /// Hears the numbers of the runs that a commit has touched.
@@ -49,8 +57,8 @@ type Listener = Box<dyn Fn(&[u64]) + Send + Sync>;
 
 #[derive(Default)]
 pub(crate) struct Watchers {
-    runs: Mutex<HashMap<u64, watch::Sender<()>, FxBuildHasher>>,
-    /// Entries in `runs`, so that the writer need not lock where there are none.
+    watched: Mutex<HashMap<Subject, watch::Sender<()>, FxBuildHasher>>,
+    /// Entries in `watched`, so that the writer need not lock where there are none.
     count: AtomicUsize,
     listener: OnceLock<Listener>,
     commits: watch::Sender<()>,
@@ -64,11 +72,20 @@ impl std::fmt::Debug for Watchers {
 
 impl Watchers {
     pub(crate) fn watch(self: &Arc<Self>, run_no: u64) -> Watch {
-        let mut runs = self.runs.lock();
-        let receiver = runs.entry(run_no).or_insert_with(|| watch::channel(()).0).subscribe();
-        self.count.store(runs.len(), Ordering::Release);
-        drop(runs);
-        Watch { run_no, receiver, watchers: Arc::clone(self) }
+        self.watch_subject(Subject::Run(run_no))
+    }
+
+    /// Follows the turns of a conversation.
+    pub(crate) fn watch_turns(self: &Arc<Self>, key: ConversationKey) -> Watch {
+        self.watch_subject(Subject::Turns(key))
+    }
+
+    fn watch_subject(self: &Arc<Self>, subject: Subject) -> Watch {
+        let mut watched = self.watched.lock();
+        let receiver = watched.entry(subject.clone()).or_insert_with(|| watch::channel(()).0).subscribe();
+        self.count.store(watched.len(), Ordering::Release);
+        drop(watched);
+        Watch { subject, receiver, watchers: Arc::clone(self) }
     }
 
     /// Follows all commits.
@@ -81,8 +98,9 @@ impl Watchers {
         let _ = self.listener.set(listener);
     }
 
-    /// Called after a commit. A later watch reads the committed rows.
-    pub(crate) fn notify(&self, touched: &[u64]) {
+    /// Called after a commit, with the runs that it touched and the conversations in which they took their turn. A later watch
+    /// reads the committed rows.
+    pub(crate) fn notify(&self, touched: &[u64], turns: Vec<ConversationKey>) {
         if let Some(listener) = self.listener.get() {
             listener(touched);
         }
@@ -92,9 +110,10 @@ impl Watchers {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
-        let runs = self.runs.lock();
-        for run_no in touched {
-            if let Some(sender) = runs.get(run_no) {
+        let watched = self.watched.lock();
+        let runs = touched.iter().map(|run_no| Subject::Run(*run_no));
+        for subject in runs.chain(turns.into_iter().map(Subject::Turns)) {
+            if let Some(sender) = watched.get(&subject) {
                 sender.send_replace(());
             }
         }
@@ -103,14 +122,14 @@ impl Watchers {
     /// Wakes everyone, for the last time.
     pub(crate) fn notify_all(&self) {
         self.commits.send_replace(());
-        for sender in self.runs.lock().values() {
+        for sender in self.watched.lock().values() {
             sender.send_replace(());
         }
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.runs.lock().len()
+        self.watched.lock().len()
     }
 }
 
@@ -125,10 +144,21 @@ mod tests {
         let watchers = Arc::new(Watchers::default());
         let mut one = watchers.watch(7);
         let mut two = watchers.watch(7);
-        watchers.notify(&[6, 7]);
+        watchers.notify(&[6, 7], Vec::new());
         one.changed().await;
         two.changed().await;
         assert!(tokio::time::timeout(Duration::from_millis(10), one.changed()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_turn_wakes_who_follows_its_conversation() {
+        let watchers = Arc::new(Watchers::default());
+        let (key, other) = (ConversationKey::new("", "c", ""), ConversationKey::new("", "d", ""));
+        let mut turns = watchers.watch_turns(key.clone());
+        watchers.notify(&[7], vec![other.clone()]);
+        assert!(tokio::time::timeout(Duration::from_millis(10), turns.changed()).await.is_err());
+        watchers.notify(&[7], vec![other, key]);
+        turns.changed().await;
     }
 
     #[test]

@@ -355,11 +355,14 @@ impl Host {
     /// down.
     ///
     /// The stream is pulled: a slow or stopped reader delays no other reader and no run.
+    ///
+    /// # Errors
+    /// Fails if the thread is a run that does not exist.
     pub fn follow_thread(
         &self,
         key: ThreadKey,
         after: u64,
-    ) -> impl Stream<Item = Result<Fact, HostError>> + Send + 'static + use<> {
+    ) -> Result<impl Stream<Item = Result<Fact, HostError>> + Send + 'static + use<>, HostError> {
         follow_thread(&self.0.cell.runs, self.threads(), key, after)
     }
 

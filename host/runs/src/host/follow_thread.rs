@@ -1,26 +1,20 @@
 //! Following a thread: the facts of its turns as they come, on through later turns.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc};
 
 use agent_host_facts::{Fact, Projector};
-use agent_host_protocol::{Run, RunEvent, RunId, RunStatus};
+use agent_host_ledger::Watch;
+use agent_host_protocol::{Run, RunEvent, RunId};
 use futures_util::{
     Stream, StreamExt,
     stream::{self, BoxStream},
 };
-use tokio::sync::watch;
 
 use super::{
     follow,
     threads::{FollowPlace, LedgerChildren, ThreadError, ThreadKey, Threads},
 };
 use crate::{lifecycle::Runs, record::HostError};
-
-/// Pause of a follower of an idle thread after a commit, so that a busy host wakes it some ten times a second.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Pauses after which a follower reads the thread again, whatever its newest message says: a run may be tried again for an
-/// earlier one.
-const PAUSES: u32 = 20;
 
 /// Follows one thread.
 struct ThreadFollower {
@@ -36,7 +30,8 @@ struct ThreadFollower {
     /// Ended turns behind it.
     behind: VecDeque<RunId>,
     out: VecDeque<Fact>,
-    commits: watch::Receiver<()>,
+    /// Made before the first read of the thread, so that no turn is missed.
+    next_turn: Watch,
 }
 
 struct FollowedTurn {
@@ -54,9 +49,13 @@ pub(crate) fn follow_thread(
     threads: Threads,
     key: ThreadKey,
     after: u64,
-) -> impl Stream<Item = Result<Fact, HostError>> + Send + 'static + use<> {
+) -> Result<impl Stream<Item = Result<Fact, HostError>> + Send + 'static + use<>, HostError> {
+    let next_turn = match &key {
+        ThreadKey::Run(run) => threads.ledger().watch(runs.record(*run)?.run_no),
+        ThreadKey::Conversation(key) => threads.ledger().watch_turns(key.clone()),
+    };
     let follower = ThreadFollower {
-        commits: threads.ledger().commits(),
+        next_turn,
         runs: runs.clone(),
         threads,
         key,
@@ -67,7 +66,7 @@ pub(crate) fn follow_thread(
         behind: VecDeque::new(),
         out: VecDeque::new(),
     };
-    stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|fact| (fact, follower))) })
+    Ok(stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|fact| (fact, follower))) }))
 }
 
 impl ThreadFollower {
@@ -88,9 +87,7 @@ impl ThreadFollower {
                 }
                 continue;
             }
-            // Read before the thread is, so that no change is missed.
-            let mark = self.threads.mark(&self.key)?;
-            if !self.begin().await? && !self.wait(&mark).await? {
+            if !self.begin().await? && !self.wait().await {
                 return Ok(None);
             }
         }
@@ -125,17 +122,10 @@ impl ThreadFollower {
     }
 
     /// Waits until another turn may have begun; false when the host goes down.
-    async fn wait(&mut self, before: &[(RunId, RunStatus)]) -> Result<bool, HostError> {
-        for _ in 0..PAUSES {
-            tokio::select! {
-                changed = self.commits.changed() => if changed.is_err() { return Ok(false) },
-                () = self.runs.stopping.cancelled() => return Ok(false),
-            }
-            tokio::time::sleep(PAUSE).await;
-            if self.threads.mark(&self.key)? != before {
-                break;
-            }
+    async fn wait(&mut self) -> bool {
+        tokio::select! {
+            () = self.next_turn.changed() => !self.runs.stopping.is_cancelled(),
+            () = self.runs.stopping.cancelled() => false,
         }
-        Ok(true)
     }
 }

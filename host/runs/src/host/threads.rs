@@ -14,7 +14,7 @@ use agent_host_facts::{
     project::ChildOutput,
 };
 use agent_host_ledger::{Ledger, LedgerError, RunRecord};
-use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, grant::ConversationKey};
+use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, grant::ConversationKey};
 use parking_lot::Mutex;
 
 use crate::record::is_forgotten;
@@ -508,23 +508,6 @@ impl Threads {
             position = Some(key);
         }
         Ok((listed, position.filter(|_| !is_end)))
-    }
-
-    /// Changes where a thread has a new message or its newest turns change their status, at little cost.
-    pub(crate) fn mark(&self, key: &ThreadKey) -> Result<Vec<(RunId, RunStatus)>, LedgerError> {
-        let runs = match key {
-            ThreadKey::Run(run) => vec![*run],
-            ThreadKey::Conversation(key) => {
-                let newest = self.ledger.conversation_events(key, None, &[], 1)?.items.pop();
-                let known = newest.map(|event| self.ledger.event(event.event_id)).transpose()?.flatten();
-                known.map(|record| record.runs).unwrap_or_default()
-            }
-        };
-        let mut mark = Vec::with_capacity(runs.len());
-        for run in runs {
-            mark.extend(self.ledger.run(run)?.map(|record| (run, record.run.status)));
-        }
-        Ok(mark)
     }
 
     pub(crate) const fn ledger(&self) -> &Ledger {

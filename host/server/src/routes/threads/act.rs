@@ -155,7 +155,7 @@ pub(crate) async fn start(Path(id): Path<String>, mut request: ApiRequest) -> Re
     let turn_id = turn_id(&record.run);
     if form != StreamForm::Page {
         let after = if repeated { 0 } else { cursor };
-        let facts = request.app.host.follow_thread(ThreadKey::Conversation(key), after);
+        let facts = request.app.host.follow_thread(ThreadKey::Conversation(key), after)?;
         return stream_facts(&request.app, form, shape, of_turn(facts, turn_id));
     }
     let ids = ThreadKey::of(&record.run).ids();

@@ -73,7 +73,7 @@ pub(crate) async fn events(Path(id): Path<String>, mut request: ApiRequest) -> R
         return page(facts, after, limit, shape);
     }
     let key = checked(&request.app, name, after).await?;
-    respond(&request.app, form, shape, request.app.host.follow_thread(key, after))
+    respond(&request.app, form, shape, request.app.host.follow_thread(key, after)?)
 }
 
 /// The key of a thread that has a fact with this number, or whose next fact follows it.
