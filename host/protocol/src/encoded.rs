@@ -36,6 +36,22 @@ pub fn json_bytes(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     encoded(value, <[u8]>::to_vec)
 }
 
+/// The JSON text of a value, in one block of its size.
+///
+/// # Errors
+/// For a value that JSON does not take.
+pub fn json_string(value: &impl Serialize) -> serde_json::Result<String> {
+    encoded(value, |bytes| std::str::from_utf8(bytes).map(str::to_owned))?.map_err(Error::custom)
+}
+
+/// The JSON of a value as raw JSON, in one block of its size.
+///
+/// # Errors
+/// For a value that JSON does not take.
+pub fn json_raw(value: &impl Serialize) -> serde_json::Result<Box<RawValue>> {
+    encoded(value, |bytes| serde_json::from_slice::<&RawValue>(bytes).map(ToOwned::to_owned))?
+}
+
 /// JSON text that is written as it is: it was encoded here, or read as JSON. Clones share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonText(Arc<str>);

@@ -361,9 +361,12 @@ enum Command {
     ThreadFollow {
         #[command(flatten)]
         target: Target,
-        /// Id of the thread
+        /// Id of the thread, or the beginning of the ids
         #[arg(long)]
         thread: String,
+        /// Threads of the followers
+        #[arg(long, default_value = "one")]
+        followed: threads::Followed,
         /// Number of followers
         #[arg(long)]
         followers: usize,
@@ -559,8 +562,8 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         Command::ThreadRead { target, thread, rounds } => {
             print(&threads::read(target.address, target.pid, &thread, rounds).await?)
         }
-        Command::ThreadFollow { target, thread, followers, rounds } => {
-            print(&threads::follow(target.address, &thread, followers, rounds).await?)
+        Command::ThreadFollow { target, thread, followed, followers, rounds } => {
+            print(&threads::follow(target.address, &thread, followed, followers, rounds).await?)
         }
         Command::Isolation { target, attack, guests, measure } => {
             print(&isolation::measure(target.address, &attack, guests, measure).await?)

@@ -39,7 +39,7 @@ pub(crate) async fn measure(config: Config, call: &str, times: u32) -> anyhow::R
     let host = Host::start(config.clone()).await?;
     let text = json!({ "call": call, "times": times }).to_string();
     let run = in_process::run(&host, in_process::message(&text, "replay".to_owned())).await?;
-    let recording = host.recording(run.run_id)?;
+    let recording = Recording::read(host.ledger(), run.run_id)?;
     host.shutdown(END).await;
 
     let sandbox = Options {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
+use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
@@ -125,16 +126,39 @@ pub(crate) struct Delays {
 /// One client and the moment in which a result came to it.
 type Arrival = (usize, Instant);
 
-/// `followers` clients follow a thread whose executor says `rounds` results, one after the other. A delay is the time from the
+/// The threads of the clients that follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Followed {
+    /// All follow one thread: each result goes to all of them.
+    One,
+    /// Each follows a thread of its own: each result goes to one of them.
+    Own,
+}
+
+/// `followers` clients follow threads whose executor says `rounds` results, one after the other. A delay is the time from the
 /// request with a result to its fact at a client, the commit between them included.
-pub(crate) async fn follow(address: SocketAddr, thread: &str, followers: usize, rounds: usize) -> anyhow::Result<Delays> {
+pub(crate) async fn follow(
+    address: SocketAddr,
+    thread: &str,
+    followed: Followed,
+    followers: usize,
+    rounds: usize,
+) -> anyhow::Result<Delays> {
     let mut executor = Executor::register(address, "speaker").await?;
-    make_in(&mut Connection::open(address).await?, thread).await?;
-    let held = executor.claim(CLAIM_WAIT_MS).await?.context("the turn does not come to its executor")?;
+    let mut making = Connection::open(address).await?;
+    let threads: Vec<_> = match followed {
+        Followed::One => vec![thread.to_owned()],
+        Followed::Own => (0..followers).map(|number| format!("{thread}-{number}")).collect(),
+    };
+    let mut held = Vec::with_capacity(threads.len());
+    for thread in &threads {
+        make_in(&mut making, thread).await?;
+        held.push(executor.claim(CLAIM_WAIT_MS).await?.context("the turn does not come to its executor")?);
+    }
     let (sender, mut arrivals) = mpsc::unbounded_channel();
     let mut clients = JoinSet::new();
     let errors = Arc::new(Mutex::new(Vec::new()));
-    for _ in 0..followers {
+    for thread in threads.iter().cycle().take(followers) {
         let mut connection = Connection::open(address).await?;
         connection.subscribe(&format!("{THREADS}/{thread}/events")).await?;
         let (sender, errors) = (sender.clone(), Arc::clone(&errors));
@@ -151,11 +175,13 @@ pub(crate) async fn follow(address: SocketAddr, thread: &str, followers: usize, 
             }
         });
     }
-    let mut delays = Vec::with_capacity(followers * rounds);
-    for round in 0..WARM_UP + rounds {
+    let hearers = followers / threads.len();
+    let mut delays = Vec::with_capacity(hearers * rounds);
+    for (round, held) in (0..WARM_UP + rounds).zip(held.iter().cycle()) {
+        let first = if followed == Followed::One { round + 1 } else { round / threads.len() + 1 };
         let sent = Instant::now();
-        executor.append(&held, &result(round)).await?;
-        for _ in 0..followers {
+        executor.append(held, &result(round, first)).await?;
+        for _ in 0..hearers {
             let arrived = timeout(PATIENCE, arrivals.recv()).await;
             let (at, moment): Arrival = arrived
                 .with_context(|| format!("a follower waits for result {round}: {errors:?}"))?
@@ -171,11 +197,11 @@ pub(crate) async fn follow(address: SocketAddr, thread: &str, followers: usize, 
     Ok(Delays { p50_ms: percentile_ms(&delays, 50), p99_ms: percentile_ms(&delays, 99) })
 }
 
-/// The body of a request with one result.
-fn result(round: usize) -> String {
+/// The body of a request with one result, by its number among those of its run.
+fn result(round: usize, first: usize) -> String {
     let content = format!("round {round}.");
     let data = json!({ "message_id": "m", "chunk": { "role": "assistant", "content": content } });
-    json!({ "first": round + 1, "results": [{ "type": "message.delta", "data": data }] }).to_string()
+    json!({ "first": first, "results": [{ "type": "message.delta", "data": data }] }).to_string()
 }
 
 /// The round that a line of a stream shows.
@@ -191,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_round_is_found_in_its_fact() {
-        let body: Value = serde_json::from_str(&result(7)).unwrap();
+        let body: Value = serde_json::from_str(&result(7, 8)).unwrap();
         assert_eq!(body["first"], 8);
         let text = body["results"][0]["data"]["chunk"]["content"].as_str().unwrap();
         assert_eq!(round_of(&format!("data: {{\"type\":\"model.delta\",\"payload\":{{\"delta\":\"{text}\"}}}}")), Some(7));

@@ -228,6 +228,8 @@ pub(crate) const FIGURES: &[(&str, &str)] = &[
     ("threads.1000000.facts_per_cpu_second", "facts/s"),
     ("threads.follow_1000.p50_ms", "ms"),
     ("threads.follow_1000.p99_ms", "ms"),
+    ("threads.follow_1000_own.p50_ms", "ms"),
+    ("threads.follow_1000_own.p99_ms", "ms"),
     ("isolation.alone.echo.p50_ms", "ms"),
     ("isolation.alone.echo.p99_ms", "ms"),
     ("isolation.alone.health.p50_ms", "ms"),

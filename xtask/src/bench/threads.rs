@@ -34,7 +34,8 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     ];
     reads(session, LONG, &LONG_FIGURES)?;
     reads(session, HUGE, &HUGE_FIGURES)?;
-    followers(session)
+    followers(session, "one", &[("threads.follow_1000.p50_ms", "p50_ms"), ("threads.follow_1000.p99_ms", "p99_ms")])?;
+    followers(session, "own", &[("threads.follow_1000_own.p50_ms", "p50_ms"), ("threads.follow_1000_own.p99_ms", "p99_ms")])
 }
 
 /// Reads of a thread by a host that has just started, so that its first read finds nothing in memory.
@@ -56,16 +57,15 @@ fn reads(session: &mut Session, (facts, deltas): (u64, &str), figures: &[(&str, 
     record(session, figures, &report?)
 }
 
-/// From a result that an executor sends to its fact at each of many clients.
-fn followers(session: &mut Session) -> anyhow::Result<()> {
-    const FIGURES: [(&str, &str); 2] = [("threads.follow_1000.p50_ms", "p50_ms"), ("threads.follow_1000.p99_ms", "p99_ms")];
-    if !session.wants(&FIGURES.map(|(figure, _)| figure)) {
+/// From a result that an executor sends to its fact at each of the clients that follow its thread: all of many, or one of them.
+fn followers(session: &mut Session, followed: &str, figures: &[(&str, &str); 2]) -> anyhow::Result<()> {
+    if !session.wants(&figures.map(|(figure, _)| figure)) {
         return Ok(());
     }
     allow_files(u64::from(FOLLOWERS) + OTHER_FILES)?;
-    let host = external_site(session, "threads-follow")?.start(session)?.host;
-    let arguments = ["--thread", THREAD, "--followers", &FOLLOWERS.to_string(), "--rounds", RESULTS];
+    let host = external_site(session, &format!("threads-follow-{followed}"))?.start(session)?.host;
+    let arguments = ["--thread", THREAD, "--followed", followed, "--followers", &FOLLOWERS.to_string(), "--rounds", RESULTS];
     let report: anyhow::Result<Report> = load(session, &host, "thread-follow", &arguments);
     host.kill();
-    record(session, &FIGURES, &report?)
+    record(session, figures, &report?)
 }

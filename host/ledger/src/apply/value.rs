@@ -7,8 +7,11 @@ use crate::{
     error::LedgerError,
     operation::ValueRow,
     record::Usage,
-    rows::{BY_STORAGE, Reader, Rows, Table, ValueSummary, is_expected, schema},
+    rows::{BY_STORAGE, HEADER, Reader, Rows, Table, ValueSummary, is_expected, schema},
 };
+
+/// Bytes of the changes of a value besides its row and the key of its usage: their headers, and the usage.
+const ROOM_FOR_HEADERS: usize = 2 * HEADER + 16;
 
 /// Values that differ from what the store has.
 #[derive(Default)]
@@ -43,7 +46,8 @@ impl Values {
         reader: &Reader,
         usages: &mut Recent<Vec<u8>, Usage>,
     ) -> Result<Plan, LedgerError> {
-        let mut plan = Plan::default();
+        let room = writes.iter().map(|write| write.bytes() + write.usage_key.len() + ROOM_FOR_HEADERS).sum();
+        let mut plan = Plan { rows: Rows::with_room(room), ..Plan::default() };
         for write in writes {
             let place = match plan.usages.iter().position(|usage| usage.key == write.usage_key) {
                 Some(place) => place,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_host_protocol::Run;
+use agent_host_protocol::{Run, grant::ConversationKey};
 
 use crate::{
     apply::{Batch, batch::Answer, value::Plan},
@@ -20,6 +20,8 @@ pub(crate) struct CheckedWrite {
     plan: Plan,
     /// Segments of the journal that are deleted.
     journal: Rows,
+    /// The conversation in which the run takes its turn.
+    turn: Option<ConversationKey>,
 }
 
 impl Batch<'_> {
@@ -32,24 +34,26 @@ impl Batch<'_> {
             run_change::fenced(&run, write.claim)?;
             return Err(LedgerError::Terminal { run_id: run.run_id, status: run.status });
         }
+        let mut turn = None;
         if let Some(active) = self.memory.active.get(&write.run_no) {
             run_change::fenced(&active.run, write.claim)?;
             run_change::check(&active.run, active.park.is_some(), &write.changes, write.span)?;
-            if run_change::takes_turn(&active.run, &write.changes)
-                && let Some(key) = active.run.conversation_key()
-            {
-                self.memory.load_turns(&key, self.reader)?;
+            if run_change::takes_turn(&active.run, &write.changes) {
+                turn = active.run.conversation_key();
             }
+        }
+        if let Some(key) = &turn {
+            self.memory.load_turns(key, self.reader)?;
         }
         for item in &write.transcript {
             self.load_conversation(&item.key)?;
         }
         self.check_artifacts(&write.artifacts)?;
-        Ok(CheckedWrite { ended: None, plan: self.plan(&write.values)?, journal: self.check_journal(write)? })
+        Ok(CheckedWrite { ended: None, plan: self.plan(&write.values)?, journal: self.check_journal(write)?, turn })
     }
 
     pub(crate) fn put_write(&mut self, mut write: WriteOperation, checked: CheckedWrite) {
-        let CheckedWrite { ended, plan, journal } = checked;
+        let CheckedWrite { ended, plan, journal, turn } = checked;
         let run_no = write.run_no;
         if write.is_seen() {
             self.outcome.touched.push(run_no);
@@ -74,7 +78,7 @@ impl Batch<'_> {
         self.put_park(run_no, run_change::park_change(&write.changes), write.park.take());
         let run = match ended {
             Some(run) => run,
-            None => match self.change_run(run_no, write.changes, write.span, write.measured) {
+            None => match self.change_run(run_no, write.changes, write.span, write.measured, turn) {
                 Some(run) => run,
                 None => return,
             },
@@ -99,12 +103,12 @@ impl Batch<'_> {
         changes: Vec<crate::record::RunChange>,
         events: Option<run_change::EventSpan>,
         measured: Vec<MeasuredUse>,
+        turn: Option<ConversationKey>,
     ) -> Option<Arc<Run>> {
         let active = self.memory.active.get_mut(&run_no)?;
         if changes.is_empty() && events.is_none() {
             return Some(Arc::clone(&active.run));
         }
-        let turn = if run_change::takes_turn(&active.run, &changes) { active.run.conversation_key() } else { None };
         run_change::apply(Arc::make_mut(&mut active.run), changes, events, measured);
         let turn = turn.map(|key| {
             let turn = self.memory.next_turn(&key);

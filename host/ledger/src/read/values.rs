@@ -77,7 +77,7 @@ impl Ledger {
         let pending = self.shared().overlay.scope(scope_key);
         let reader = self.reader()?;
         // Most scopes are those of new conversations. To see that one is empty takes one row, a range takes more.
-        if pending.is_empty() && reader.usage(&schema::usage_key(Table::State, scope_key))?.keys == 0 {
+        if pending.is_empty() && schema::with_usage_key(Table::State, scope_key, |key| reader.usage(key))?.keys == 0 {
             return Ok(Map::new());
         }
         let mut values: BTreeMap<String, (usize, Value)> = BTreeMap::new();
@@ -132,7 +132,8 @@ impl Ledger {
     /// # Errors
     /// Fails if the ledger is damaged or not available.
     pub fn storage_usage(&self, area_key: &str) -> Result<Usage, LedgerError> {
-        self.reader()?.usage(&schema::usage_key(Table::Storage, area_key))
+        let reader = self.reader()?;
+        schema::with_usage_key(Table::Storage, area_key, |key| reader.usage(key))
     }
 
     /// The committed usage of a state scope, keys and values together. Reads one row.
@@ -140,7 +141,8 @@ impl Ledger {
     /// # Errors
     /// Fails if the ledger is damaged or not available.
     pub fn state_usage(&self, scope_key: &str) -> Result<Usage, LedgerError> {
-        self.reader()?.usage(&schema::usage_key(Table::State, scope_key))
+        let reader = self.reader()?;
+        schema::with_usage_key(Table::State, scope_key, |key| reader.usage(key))
     }
 
     /// A committed artifact that was not collected. An artifact of a run is present when the [`crate::Commit`] of its write

@@ -23,6 +23,11 @@ pub(crate) struct Rows {
 pub(crate) struct MalformedRow;
 
 impl Rows {
+    /// Rows with room for so many bytes of changes.
+    pub(crate) fn with_room(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), count: 0 }
+    }
+
     pub(crate) fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
         self.put_with(table, key, |bytes| bytes.extend_from_slice(value));
     }

@@ -24,7 +24,7 @@ mod view;
 
 pub(crate) use audit::{AuditRow, stored_audit};
 pub(crate) use branches::{Branches, ReplacedEvents};
-pub(crate) use change::{Change, MalformedRow, Rows, changes};
+pub(crate) use change::{Change, HEADER, MalformedRow, Rows, changes};
 pub(crate) use derived::{derive, source as table_source};
 pub(crate) use event_row::{EventRow, EventRun, stored_event};
 pub(crate) use forgotten::{FORGOTTEN, forgotten_end, forgotten_event, forgotten_run};

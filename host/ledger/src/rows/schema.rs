@@ -173,18 +173,9 @@ pub(crate) fn read_audit_run(bytes: &[u8]) -> Option<(RunId, u64)> {
 }
 
 /// The scope carries its length, so no choice of scope and key can look like another.
-fn state_prefix(scope: &str) -> Vec<u8> {
-    let len = u32::try_from(scope.len()).unwrap_or(u32::MAX);
-    let mut prefix = Vec::with_capacity(scope.len() + 4);
-    prefix.extend_from_slice(&len.to_be_bytes());
-    prefix.extend_from_slice(scope.as_bytes());
-    prefix
-}
-
 pub(crate) fn state_key(scope: &str, key: &str) -> Vec<u8> {
-    let mut bytes = state_prefix(scope);
-    bytes.extend_from_slice(key.as_bytes());
-    bytes
+    let len = u32::try_from(scope.len()).unwrap_or(u32::MAX);
+    [&len.to_be_bytes(), scope.as_bytes(), key.as_bytes()].concat()
 }
 
 pub(crate) fn read_state_key(bytes: &[u8]) -> Option<(&str, &str)> {
@@ -234,6 +225,19 @@ pub(crate) fn read_wait_key(bytes: &[u8]) -> Option<(&str, u64)> {
     Some((std::str::from_utf8(key).ok()?, u64::from_be_bytes(*run_no)))
 }
 
+/// Passes the key of a usage on. A key of usual length takes no memory.
+pub(crate) fn with_usage_key<T>(table: Table, scope: &str, take: impl FnOnce(&[u8]) -> T) -> T {
+    let mut short = [0; 256];
+    match short.get_mut(..=scope.len()).and_then(<[u8]>::split_first_mut) {
+        Some((first, rest)) => {
+            *first = table.id();
+            rest.copy_from_slice(scope.as_bytes());
+        }
+        None => return take(&usage_key(table, scope)),
+    }
+    take(short.get(..=scope.len()).unwrap_or_default())
+}
+
 pub(crate) fn usage_key(table: Table, scope: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(scope.len() + 1);
     key.push(table.id());
@@ -257,6 +261,14 @@ mod tests {
         assert_eq!(read_blob_ref(&blob_ref(&digest, BY_STORAGE, b"x")), Some((&digest, BY_STORAGE, &b"x"[..])));
         assert_eq!(read_expiry(&expiry(9, "id")), Some((9, "id")));
         assert_eq!(read_wait_key(&wait_key("é", u64::MAX)), Some(("é", u64::MAX)));
+    }
+
+    #[test]
+    fn a_usage_has_one_key_whatever_its_length() {
+        for len in [0, 1, 254, 255, 256, 1_000] {
+            let scope = "s".repeat(len);
+            assert_eq!(with_usage_key(Table::State, &scope, <[u8]>::to_vec), usage_key(Table::State, &scope));
+        }
     }
 
     #[test]

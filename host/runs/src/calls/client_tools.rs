@@ -72,8 +72,8 @@ impl RunCalls {
         let (mut outcomes, mut waiting) = (Vec::new(), Vec::new());
         for (part, request) in &requests {
             let allowed = || self.may_ask_client(request);
-            match run.enter_part(within, *part, self.call_of(request), allowed).await {
-                EnteredCall::Over(passed) => outcomes.push((*part, passed.outcome)),
+            match run.enter_part(within, *part, self.call_of(request), allowed) {
+                EnteredCall::Over(over) => outcomes.push((*part, over.await.outcome)),
                 EnteredCall::Admitted(admitted, ticket) => match self.ask_client(&ticket, request).await {
                     Ok(open_call) => waiting.push(OpenPart { part: *part, admitted, open_call }),
                     Err(refusal) => outcomes.push((*part, admitted.end(Err(refusal)).await)),

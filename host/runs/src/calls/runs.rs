@@ -185,7 +185,7 @@ impl RunCalls {
     /// `runs.list`, with the filters and the cursor that executors can send. `answer` makes the answer, as the journal keeps it.
     pub(super) async fn list_runs<T>(&mut self, wanted: RunsWanted, answer: fn(Page<RunSummary>) -> T) -> Result<T, ApiError>
     where
-        T: Serialize + DeserializeOwned + Send + Sync,
+        T: Serialize + DeserializeOwned + Send + Sync + 'static,
     {
         let run = &self.run;
         let allowed = || {

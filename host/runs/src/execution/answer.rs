@@ -1,7 +1,7 @@
 //! Answers of host calls as the journal keeps them: JSON, or bytes by the blob that has them.
 
 use agent_host_ledger::Blob;
-use agent_host_protocol::{ApiError, ErrorCode, hex};
+use agent_host_protocol::{ApiError, ErrorCode, encoded::json_string, hex};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -17,7 +17,7 @@ const MAX_INLINE_ANSWER: usize = 64 * 1024;
 const MAX_INLINE_BYTES: usize = 4 * 1024;
 
 /// The answer of a host call.
-pub(crate) trait Answer: Sized + Send + Sync {
+pub(crate) trait Answer: Sized + Send + Sync + 'static {
     /// The answer as an outcome, with the blobs that it needs.
     fn record(&self, run: &Execution) -> impl Future<Output = Result<(Outcome, Vec<Blob>), ApiError>> + Send;
 
@@ -25,18 +25,14 @@ pub(crate) trait Answer: Sized + Send + Sync {
     fn recall(run: &Execution, outcome: Outcome) -> impl Future<Output = Result<Self, ApiError>> + Send;
 }
 
-impl<T: Serialize + DeserializeOwned + Send + Sync> Answer for T {
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Answer for T {
     async fn record(&self, run: &Execution) -> Result<(Outcome, Vec<Blob>), ApiError> {
-        let text = serde_json::to_string(self).map_err(|error| host_failed(&error))?;
+        let text = json_string(self).map_err(|error| host_failed(&error))?;
         if text.len() <= MAX_INLINE_ANSWER {
             return Ok((Outcome::Answer(text), Vec::new()));
         }
-        let mut writer = run.ledger.blob_writer(text.len() as u64).map_err(ledger_failed)?;
-        let written = blocking(move || {
-            writer.write(text.as_bytes())?;
-            writer.finish()
-        });
-        let blob = written.await?;
+        // Rare beside the calls that may have one, so their futures have no room for it.
+        let blob = Box::pin(long_answer_blob(run, text)).await?;
         Ok((Outcome::LongAnswer { sha256: blob.digest() }, vec![blob]))
     }
 
@@ -54,6 +50,15 @@ impl<T: Serialize + DeserializeOwned + Send + Sync> Answer for T {
             Err(error) => run.stop(unreadable(&error)).await,
         }
     }
+}
+
+async fn long_answer_blob(run: &Execution, text: String) -> Result<Blob, ApiError> {
+    let mut writer = run.ledger.blob_writer(text.len() as u64).map_err(ledger_failed)?;
+    let written = blocking(move || {
+        writer.write(text.as_bytes())?;
+        writer.finish()
+    });
+    written.await
 }
 
 fn host_failed(error: &serde_json::Error) -> ApiError {

@@ -43,9 +43,9 @@ pub(super) enum Rate {
 }
 
 /// A kind of host call.
-pub(crate) trait Kind {
+pub(crate) trait Kind: Send + 'static {
     /// The part of the call's ticket that its effect is given.
-    type Ticket;
+    type Ticket: Send;
 
     fn ticket(ticket: Ticket) -> Self::Ticket;
 }

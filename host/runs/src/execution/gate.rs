@@ -13,13 +13,14 @@ use std::{
     borrow::Cow,
     future::Future,
     num::NonZeroU32,
-    pin::pin,
+    pin::{Pin, pin},
     time::{Duration, Instant},
 };
 
 use agent_host_ledger::AuditRecord;
 use agent_host_protocol::{ApiError, ErrorCode, Limits, time};
 use agent_host_providers::trace::Span;
+use futures_util::future::{BoxFuture, Either};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use serde_json::json;
 
@@ -82,42 +83,44 @@ impl Drop for OpenEntry<'_> {
 
 /// A call after the first steps of the gate.
 pub(crate) enum EnteredCall<'a, K: Kind, T> {
-    /// An earlier execution has answered it, or it is refused.
-    Over(PassedCall<T>),
+    /// An earlier execution has answered it, or it is refused. Rare: the future of a call has no room for it.
+    Over(BoxFuture<'a, PassedCall<T>>),
     Admitted(AdmittedCall<'a, K>, K::Ticket),
 }
 
 impl Execution {
     /// Lets a call through, or refuses it. `allowed` answers for the grant, the resource and the size; it is asked after the
     /// checks of the run as a whole, and before the rate.
-    pub(crate) async fn pass<K: Kind, T: Answer>(
-        &self,
-        mut call: Call<'_, K>,
+    ///
+    /// The steps that wait for nobody are made before the future: it has room for the effect and the end of the call alone.
+    pub(crate) fn pass<'a, K: Kind, T: Answer>(
+        &'a self,
+        mut call: Call<'a, K>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>,
-    ) -> PassedCall<T> {
-        let step = match self.journal.enter(&call.action, std::mem::take(&mut call.digest)) {
-            Ok(step) => step,
-            Err(stop) => self.stop(stop).await,
+    ) -> impl Future<Output = PassedCall<T>> {
+        let entered = match self.journal.enter(&call.action, std::mem::take(&mut call.digest)) {
+            Ok(step) => self.enter(step, call, allowed),
+            Err(stop) => EnteredCall::Over(Box::pin(self.stop(stop))),
         };
-        self.pass_step(step, call, allowed, effect).await
+        entered.carry_out(effect)
     }
 
     /// As [`Execution::pass`], for one of the calls within a call.
-    pub(crate) async fn pass_part<T: Answer>(
-        &self,
+    pub(crate) fn pass_part<'a, T: Answer>(
+        &'a self,
         (within, part): (&EffectTicket, u32),
-        mut call: Call<'_, OutsideEffect>,
+        mut call: Call<'a, OutsideEffect>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(EffectTicket) -> Result<T, ApiError>,
-    ) -> PassedCall<T> {
+    ) -> impl Future<Output = PassedCall<T>> {
         let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.digest));
-        self.pass_step(step, call, allowed, effect).await
+        self.enter(step, call, allowed).carry_out(effect)
     }
 
     /// The first half of [`Execution::pass_part`], for effects that several parts wait for together: [`AdmittedCall::end`]
     /// is the second.
-    pub(crate) async fn enter_part<'a, T: Answer>(
+    pub(crate) fn enter_part<'a, T: Answer>(
         &'a self,
         within: &EffectTicket,
         part: u32,
@@ -125,7 +128,7 @@ impl Execution {
         allowed: impl FnOnce() -> Result<(), ApiError>,
     ) -> EnteredCall<'a, OutsideEffect, T> {
         let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.digest));
-        self.enter(step, call, allowed).await
+        self.enter(step, call, allowed)
     }
 
     /// The outcomes of the parts of a call that an earlier execution has made.
@@ -146,32 +149,7 @@ impl Execution {
         self.journal.doubts(within.inner())
     }
 
-    async fn pass_step<K: Kind, T: Answer>(
-        &self,
-        step: Step,
-        call: Call<'_, K>,
-        allowed: impl FnOnce() -> Result<(), ApiError>,
-        effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>,
-    ) -> PassedCall<T> {
-        let (admitted, ticket) = match self.enter(step, call, allowed).await {
-            EnteredCall::Over(passed) => return passed,
-            EnteredCall::Admitted(admitted, ticket) => (admitted, ticket),
-        };
-        // In one place: a future that is passed on is stored again by each that it is passed to.
-        let mut effect = pin!(admitted.span.within(effect(ticket)));
-        let paced = async {
-            match admitted.call.rate {
-                Rate::Calls => {}
-                Rate::Pieces => self.rates.pieces.until_ready().await,
-                Rate::Results(count) => take_all(&self.rates.results, count, self.limits.results_burst).await,
-            }
-            effect.as_mut().await
-        };
-        let outcome = self.bounded(&admitted.call.action, paced).await;
-        PassedCall { outcome: admitted.end(outcome).await, past: None }
-    }
-
-    async fn enter<'a, K: Kind, T: Answer>(
+    fn enter<'a, K: Kind, T: Answer>(
         &'a self,
         step: Step,
         call: Call<'a, K>,
@@ -179,8 +157,7 @@ impl Execution {
     ) -> EnteredCall<'a, K, T> {
         let ticket = match step {
             Step::Live(ticket) => ticket,
-            // Replays and refusals are rare: the future of a call has no room for them.
-            Step::Answered(answered) => return EnteredCall::Over(Box::pin(self.recall(answered)).await),
+            Step::Answered(answered) => return EnteredCall::Over(Box::pin(self.recall(answered))),
         };
         self.open.note(ticket.doubt.map_or(0, |effect| effect.number));
         let open = OpenEntry { journal: &self.journal, id: ticket.call() };
@@ -190,7 +167,7 @@ impl Execution {
         let admitted = AdmittedCall { run: self, call, open, began: Instant::now(), span };
         match self.is_active(&admitted.call.action).and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
             Ok(()) => EnteredCall::Admitted(admitted, K::ticket(ticket)),
-            Err(refusal) => EnteredCall::Over(PassedCall { outcome: Box::pin(admitted.refuse(refusal)).await, past: None }),
+            Err(refusal) => EnteredCall::Over(Box::pin(admitted.refuse(refusal))),
         }
     }
 
@@ -276,7 +253,7 @@ impl Execution {
     }
 
     /// An effect, as long as there is time left and the run is not cancelled.
-    async fn bounded<T>(&self, action: &str, effect: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    async fn bounded<T>(&self, action: &str, effect: Pin<&mut impl Future<Output = Result<T, ApiError>>>) -> Result<T, ApiError> {
         tokio::select! {
             // An effect that is done counts, even if the end of the run was asked for in the same moment.
             biased;
@@ -287,10 +264,37 @@ impl Execution {
     }
 }
 
-impl<K> AdmittedCall<'_, K> {
+impl<'a, K: Kind, T: Answer> EnteredCall<'a, K, T> {
+    /// Carries out an effect that was admitted, within its rate and the time of the run, and ends the call.
+    fn carry_out(self, effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>) -> impl Future<Output = PassedCall<T>> {
+        let (admitted, ticket) = match self {
+            Self::Over(over) => return Either::Left(over),
+            Self::Admitted(admitted, ticket) => (admitted, ticket),
+        };
+        Either::Right(async move {
+            let run = admitted.run;
+            let outcome = {
+                // In one place: a future that is passed on is stored again by each that it is passed to.
+                let mut effect = pin!(admitted.span.within(effect(ticket)));
+                let paced = pin!(async {
+                    match admitted.call.rate {
+                        Rate::Calls => {}
+                        Rate::Pieces => run.rates.pieces.until_ready().await,
+                        Rate::Results(count) => take_all(&run.rates.results, count, run.limits.results_burst).await,
+                    }
+                    effect.as_mut().await
+                });
+                run.bounded(&admitted.call.action, paced).await
+            };
+            PassedCall { outcome: admitted.end(outcome).await, past: None }
+        })
+    }
+}
+
+impl<'a, K: Kind> AdmittedCall<'a, K> {
     /// Ends a call that is not let through. The first refusal of its kind is a fact of the run, and in the audit; others of a
     /// guest are counted there. A guest that does nothing but ask for what it does not get is slowed down.
-    async fn refuse<T: Answer>(self, refusal: ApiError) -> Result<T, ApiError> {
+    async fn refuse<T: Answer>(self, refusal: ApiError) -> PassedCall<T> {
         let (run, call) = (self.run, &self.call);
         let resource = call.resource.map(shortened);
         let first = run.refusals.note(&call.action, resource.as_deref(), &refusal, &run.limits);
@@ -306,7 +310,7 @@ impl<K> AdmittedCall<'_, K> {
             () = run.deadline.passed() => {}
         }
         let is_audited = first.is_some() || run.is_external();
-        self.end_audited(Err(refusal), is_audited).await
+        PassedCall { outcome: self.end_audited(Err(refusal), is_audited).await, past: None }
     }
 
     /// Ends the call: its span, its metric and its audit record are made of one observation, and its outcome is recorded,
@@ -314,11 +318,15 @@ impl<K> AdmittedCall<'_, K> {
     ///
     /// A guest's refusal that repeats no other, and any call of an executor, is in the audit on disk before its caller gets the answer.
     /// The audit record of a guest's successful call follows with the next write, at the latest after `AUDIT_DELAY`.
-    pub(crate) async fn end<T: Answer>(self, outcome: Result<T, ApiError>) -> Result<T, ApiError> {
-        self.end_audited(outcome, true).await
+    pub(crate) fn end<T: Answer>(self, outcome: Result<T, ApiError>) -> impl Future<Output = Result<T, ApiError>> + Send {
+        self.end_audited(outcome, true)
     }
 
-    async fn end_audited<T: Answer>(self, outcome: Result<T, ApiError>, is_audited: bool) -> Result<T, ApiError> {
+    fn end_audited<T: Answer>(
+        self,
+        outcome: Result<T, ApiError>,
+        is_audited: bool,
+    ) -> impl Future<Output = Result<T, ApiError>> + Send {
         let Self { run, call, open, began, span } = self;
         let observed = Observation { call: &call, took: began.elapsed(), error: outcome.as_ref().err() };
         observed.end_span(span);
@@ -330,21 +338,23 @@ impl<K> AdmittedCall<'_, K> {
         if let Some(record) = audit {
             run.writer.audit(record);
         }
-        if !run.journal.is_settled(open.id) {
-            let (recorded, blobs) = run.recorded(&outcome).await?;
-            run.journal.settle_open(open.id, recorded, blobs);
-        }
-        if !is_durable_first {
-            run.writer.flush_if_full().await;
-            return outcome;
-        }
-        match (outcome, run.writer.flush().await) {
-            (Ok(_), Err(unwritten)) => Err(unwritten),
-            (outcome, Ok(())) => outcome,
-            (refusal, Err(error)) => {
-                tracing::error!(run_id = %run.run_id, %error, "the audit record of a refused call could not be written");
-                refusal
+        async move {
+            if !run.journal.is_settled(open.id) {
+                let (recorded, blobs) = run.recorded(&outcome).await?;
+                run.journal.settle_open(open.id, recorded, blobs);
             }
+            if !is_durable_first {
+                run.writer.flush_if_full().await;
+                return outcome;
+            }
+            match (&outcome, run.writer.flush().await) {
+                (Ok(_), Err(unwritten)) => return Err(unwritten),
+                (_, Ok(())) => {}
+                (Err(_), Err(error)) => {
+                    tracing::error!(run_id = %run.run_id, %error, "the audit record of a refused call could not be written");
+                }
+            }
+            outcome
         }
     }
 }

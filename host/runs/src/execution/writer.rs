@@ -7,7 +7,6 @@
 
 use std::{
     convert::Infallible,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -17,7 +16,8 @@ use std::{
 
 use agent_host_facts::record::Limit;
 use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, NewContext, RunChange, RunRecord, RunWrite, StateWrite};
-use agent_host_protocol::{ApiError, ErrorCode, EventSource, Run, RunId, run::Terminal, time};
+use agent_host_protocol::{ApiError, ErrorCode, EventSource, Run, RunId, encoded::json_string, run::Terminal, time};
+use futures_util::{TryFutureExt, future::BoxFuture};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Notify;
@@ -79,8 +79,8 @@ impl RunWriter {
 
     /// Writes durably; gives the run as it is then.
     pub(crate) fn commit(&self, write: RunWrite) -> impl Future<Output = Result<Arc<Run>, LedgerError>> + Send + use<'_> {
-        let append = self.append(write);
-        async move { append.await?.await }
+        // Not an `async` block, which would have room for the first future twice.
+        self.append(write).and_then(|commit| commit)
     }
 
     /// Writes durably the change that `make` derives from the record; `record` is the record as the caller has read it. If
@@ -173,19 +173,53 @@ impl PendingWrite {
     }
 }
 
-/// The start, the audit records and the journal entries that travel with a write until the ledger has admitted it. They go back
-/// where the write is refused, or where its caller goes away before.
-struct UnadmittedParts<'a> {
+/// A write on its way to the ledger. The start, the audit records and the journal entries that travel with it go back where the
+/// write is refused, or where its caller goes away before the ledger has admitted it.
+struct Submission<'a> {
     writer: &'a ExecutionWriter,
     /// The call whose effect the write is.
     call: Option<CallId>,
-    /// `None` once the write is admitted.
+    /// Sequence of the last event of the run, with the events of the write.
+    last: u64,
+    /// True if the ledger may refuse the write for a quota.
+    in_doubt: bool,
+    /// `None` until they are taken.
     parts: Option<(Option<UnwrittenStart>, Arc<[AuditRecord]>, ReturnedEntries)>,
+    is_admitted: bool,
 }
 
-impl Drop for UnadmittedParts<'_> {
+impl<'a> Submission<'a> {
+    /// Makes the write and takes what travels with it. Not in the future of the caller, which would keep room for each of them.
+    fn submit<M>(&mut self, make: M) -> Result<impl Future<Output = Result<Commit, LedgerError>> + Send + use<'a, M>, ApiError>
+    where
+        M: FnOnce(u64) -> Result<RunWrite, ApiError>,
+    {
+        let writer = self.writer;
+        let mut write = make(writer.next_sequence())?;
+        if let Some(place) = &writer.place {
+            // Results of the runner have their items already.
+            let facts = write.events.iter().filter(|event| event.source == EventSource::Host);
+            write.transcript.extend(facts.filter_map(|event| place.of_event(event)));
+        }
+        self.last += write.events.len() as u64;
+        // A quota that cannot be looked up is left to the ledger's writer as well.
+        self.in_doubt = writer.may_meet_a_quota(&write.state).unwrap_or(true);
+        let (journal, taken) = writer.journal.take().split();
+        let audit: Arc<[_]> = std::mem::take(&mut *writer.audit.lock()).into();
+        let write = RunWrite { audit: Arc::clone(&audit), journal, ..write };
+        let start = writer.start.lock().take();
+        let write = match start.clone() {
+            Some(start) => start.put_before(write),
+            None => write,
+        };
+        self.parts = Some((start, audit, taken));
+        Ok(writer.writer.append(write))
+    }
+}
+
+impl Drop for Submission<'_> {
     fn drop(&mut self) {
-        let Some((start, audit, journal)) = self.parts.take() else { return };
+        let Some((start, audit, journal)) = self.parts.take().filter(|_| !self.is_admitted) else { return };
         *self.writer.start.lock() = start;
         self.writer.audit.lock().splice(..0, audit.iter().cloned());
         self.writer.journal.put_back(journal, self.call);
@@ -276,7 +310,7 @@ impl ExecutionWriter {
         let (call, mut answered) = (ticket.call(), None);
         let make = |first| {
             let (write, answer) = make(first)?;
-            let text = serde_json::to_string(&answer).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
+            let text = json_string(&answer).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
             self.journal.settle(ticket, Outcome::Answer(text), Vec::new());
             answered = Some(answer);
             Ok(write)
@@ -294,38 +328,22 @@ impl ExecutionWriter {
         make: impl FnOnce(u64) -> Result<RunWrite, ApiError>,
     ) -> Result<PendingWrite, ApiError> {
         let _turn = self.turn.lock().await;
-        let first = self.next_sequence();
-        let mut write = make(first)?;
-        if let Some(place) = &self.place {
-            // Results of the runner have their items already.
-            let facts = write.events.iter().filter(|event| event.source == EventSource::Host);
-            write.transcript.extend(facts.filter_map(|event| place.of_event(event)));
-        }
-        let last = first + write.events.len() as u64 - 1;
-        // A quota that cannot be looked up is left to the ledger's writer as well.
-        let in_doubt = self.may_meet_a_quota(&write.state).unwrap_or(true);
-        let (journal, taken) = self.journal.take().split();
-        let audit: Arc<[_]> = std::mem::take(&mut *self.audit.lock()).into();
-        let write = RunWrite { audit: Arc::clone(&audit), journal, ..write };
-        let start = self.start.lock().take();
-        let write = match start.clone() {
-            Some(start) => start.put_before(write),
-            None => write,
-        };
-        let mut unadmitted = UnadmittedParts { writer: self, call, parts: Some((start, audit, taken)) };
-        let commit = self.writer.append(write).await.map_err(ledger_failed)?;
-        let parts = unadmitted.parts.take();
+        let before = self.last_sequence();
+        let mut submission = Submission { writer: self, call, last: before, in_doubt: false, parts: None, is_admitted: false };
+        let commit = submission.submit(make)?.await.map_err(ledger_failed)?;
+        submission.is_admitted = true;
+        let last = submission.last;
         // No await between the admission and this line, so that a dropped guest leaves no gap.
         self.last_sequence.store(last, Ordering::Release);
-        if !in_doubt {
+        if !submission.in_doubt {
             return Ok(PendingWrite { last, commit: Some(commit) });
         }
         match commit.await {
             Ok(_) => Ok(PendingWrite { last, commit: None }),
             Err(error) => {
                 // Other writes of the run wait for the turn, so none has counted on.
-                self.last_sequence.store(first - 1, Ordering::Release);
-                unadmitted.parts = parts;
+                self.last_sequence.store(before, Ordering::Release);
+                submission.is_admitted = false;
                 Err(ledger_failed(error))
             }
         }
@@ -354,8 +372,13 @@ impl ExecutionWriter {
     }
 
     /// Writes what waits. Rare beside the calls that may do it, so their futures have no room for it.
-    fn write_waiting(&self) -> Pin<Box<impl Future<Output = Result<PendingWrite, ApiError>> + Send>> {
+    fn write_waiting(&self) -> BoxFuture<'_, Result<PendingWrite, ApiError>> {
         Box::pin(self.append(|_| Ok(RunWrite::default())))
+    }
+
+    /// Adds a fact that is rare beside the calls that may add it, so their futures have no room for it.
+    fn record_rare(&self, fact: Fact) -> BoxFuture<'_, Result<(), ApiError>> {
+        Box::pin(async move { self.record_fact(&fact).await })
     }
 
     /// Writes what waits for a write to travel with, if it is much.
@@ -364,7 +387,7 @@ impl ExecutionWriter {
             let effect = Some("the run can no longer be resumed".into());
             let fact =
                 Fact::LimitReached(Limit { effect, limit: "journal_bytes".into(), value: Some(limit), ..Limit::default() });
-            if let Err(error) = Box::pin(self.record_fact(&fact)).await {
+            if let Err(error) = self.record_rare(fact).await {
                 tracing::error!(run_id = %self.writer.run_id, %error, "a full journal could not be recorded");
             }
         }
@@ -401,41 +424,45 @@ impl ExecutionWriter {
     ///
     /// The write is tried again while the disk refuses it, until `stopping` is cancelled. If earlier results of the run
     /// were lost to such a disk, the run ends as failed.
-    pub(crate) async fn end(
+    pub(crate) fn end(
         &self,
-        terminal: Terminal,
+        mut terminal: Terminal,
         stopping: &CancellationToken,
         make: impl Fn(&Terminal, u64) -> RunWrite,
-    ) -> Result<Arc<Run>, HostError> {
+    ) -> impl Future<Output = Result<Arc<Run>, HostError>> {
         let audit: Arc<[_]> = std::mem::take(&mut *self.audit.lock()).into();
         let (journal, _) = self.journal.take().split();
         let start = self.start.lock().take();
         // An end is not fenced: a run whose claim was lost in this moment ends all the same.
         let writer = RunWriter { claim: None, ..self.writer.clone() };
-        let (mut terminal, mut sequence) = (terminal, self.next_sequence());
-        loop {
-            let write = RunWrite { audit: Arc::clone(&audit), journal: journal.clone(), ..make(&terminal, sequence) };
-            let write = match start.clone() {
+        let mut sequence = self.next_sequence();
+        let whole = move |write: RunWrite| {
+            let write = RunWrite { audit: Arc::clone(&audit), journal: journal.clone(), ..write };
+            match start.clone() {
                 Some(start) => start.put_before(write),
                 None => write,
-            };
-            match writer.commit(write).await {
-                Ok(run) => {
-                    self.last_sequence.store(run.last_sequence, Ordering::Release);
-                    return Ok(run);
+            }
+        };
+        async move {
+            loop {
+                match writer.commit(whole(make(&terminal, sequence))).await {
+                    Ok(run) => {
+                        self.last_sequence.store(run.last_sequence, Ordering::Release);
+                        return Ok(run);
+                    }
+                    Err(LedgerError::Storage(reason)) if !stopping.is_cancelled() => {
+                        tracing::error!(run_id = %writer.run_id, %reason, "the end of the run could not be written; trying again");
+                        tokio::time::sleep(STORAGE_PAUSE).await;
+                    }
+                    Err(LedgerError::Sequence { expected, .. }) if sequence != expected => {
+                        sequence = expected;
+                        terminal = Terminal::Failed(results_lost());
+                    }
+                    Err(LedgerError::Transition(_)) if matches!(terminal, Terminal::Completed(_)) => {
+                        terminal = Terminal::Failed(results_lost());
+                    }
+                    Err(error) => return Err(error.into()),
                 }
-                Err(LedgerError::Storage(reason)) if !stopping.is_cancelled() => {
-                    tracing::error!(run_id = %writer.run_id, %reason, "the end of the run could not be written; trying again");
-                    tokio::time::sleep(STORAGE_PAUSE).await;
-                }
-                Err(LedgerError::Sequence { expected, .. }) if sequence != expected => {
-                    sequence = expected;
-                    terminal = Terminal::Failed(results_lost());
-                }
-                Err(LedgerError::Transition(_)) if matches!(terminal, Terminal::Completed(_)) => {
-                    terminal = Terminal::Failed(results_lost());
-                }
-                Err(error) => return Err(error.into()),
             }
         }
     }

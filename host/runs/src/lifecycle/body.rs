@@ -86,8 +86,13 @@ pub(crate) struct AssembledContext {
 }
 
 impl RunTask {
-    /// Makes the execution that a start has prepared, with what earlier executions have left to it.
-    pub(crate) async fn assemble(&self, start: Start, claim: Option<u32>) -> Result<AssembledContext, HostError> {
+    /// Makes the execution that a start has prepared, with what earlier executions have left to it. A start is large, so it is
+    /// taken apart before the future.
+    pub(crate) fn assemble(
+        &self,
+        start: Start,
+        claim: Option<u32>,
+    ) -> impl Future<Output = Result<AssembledContext, HostError>> + Send {
         let (runs, setup) = (&self.runs, self.runs.shared.setup());
         let run_id = self.run_id();
         let execution = Arc::new(Execution::new(NewExecution {
@@ -108,11 +113,6 @@ impl RunTask {
             used: self.run.record.run.total_usage(),
             metrics: Some(runs.shared.metrics.clone()),
         }));
-        self.inherit(&execution, start.kind).await?;
-        if start.kind == StartKind::Resumed {
-            let actions = BackgroundActions::new(&execution, &setup.services);
-            actions.resume().map_err(|error| HostError::Unavailable(error.message))?;
-        }
         execution.knowledge.seen.note_snapshot(&self.run.terms, &start.context.state);
         let log = Arc::new(GuestLog::new(run_id, &setup.limits, execution.journal.replaying()));
         let calls = RunCalls {
@@ -122,15 +122,19 @@ impl RunTask {
             neighbours: runs.neighbours(),
         };
         let running = RunningExecution { execution, log };
-        Ok(AssembledContext { running, calls, context: start.context, world: start.world })
+        let (assembled, kind) = (AssembledContext { running, calls, context: start.context, world: start.world }, start.kind);
+        async move {
+            if self.run.resumption != Resumption::New || kind != StartKind::First {
+                Box::pin(self.inherit(&assembled, kind)).await?;
+            }
+            Ok(assembled)
+        }
     }
 
-    /// Inherits from earlier executions. A resumed execution keeps their children and reports their ends. A new attempt
-    /// knows no earlier children and receives again the input that earlier attempts had taken.
-    async fn inherit(&self, execution: &Arc<Execution>, kind: StartKind) -> Result<(), HostError> {
-        if self.run.resumption == Resumption::New && kind == StartKind::First {
-            return Ok(());
-        }
+    /// Inherits from earlier executions. A resumed execution keeps their children, reports their ends and goes on with their
+    /// background actions. A new attempt knows no earlier children and receives again the input that earlier attempts had taken.
+    async fn inherit(&self, assembled: &AssembledContext, kind: StartKind) -> Result<(), HostError> {
+        let execution = &assembled.running.execution;
         let (ledger, terms) = (&self.runs.ledger, &self.run.terms);
         if !terms.grant.permissions.runs.is_empty() {
             let children = Children::of(ledger, &self.run.record)?;
@@ -143,6 +147,10 @@ impl RunTask {
         }
         if terms.grant.steering && kind == StartKind::Retry {
             *execution.knowledge.pending_inputs.lock() = steering::taken_before(ledger, &self.run.record)?;
+        }
+        if kind == StartKind::Resumed {
+            let actions = BackgroundActions::new(execution, &assembled.calls.services);
+            actions.resume().map_err(|error| HostError::Unavailable(error.message))?;
         }
         Ok(())
     }

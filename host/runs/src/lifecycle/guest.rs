@@ -1,6 +1,6 @@
 //! The guest body: a run that the host executes in its sandbox.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use agent_host_config::Durability;
 use agent_host_ledger::RunChange;
@@ -61,13 +61,15 @@ impl Body for GuestBody {
     }
 
     async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
-        let waited = async {
-            let admission = task.admission().await?;
-            Ok::<_, HostError>((admission, task.runs.shared.sandbox.place().await))
-        };
-        let (admission, place) = match task.unless_interrupted(waited).await {
-            Ok(waited) => waited?,
-            Err(interruption) => return Ok(Ready::Interrupted(interruption)),
+        let (admission, place) = {
+            let waited = pin!(async {
+                let admission = task.admission().await?;
+                Ok::<_, HostError>((admission, task.runs.shared.sandbox.place().await))
+            });
+            match task.unless_interrupted(waited).await {
+                Ok(waited) => waited?,
+                Err(interruption) => return Ok(Ready::Interrupted(interruption)),
+            }
         };
         self.admission = Some(admission);
         let run = &task.run;
@@ -82,14 +84,18 @@ impl Body for GuestBody {
             Err(failure) => return Ok(Ready::Ends(Terminal::Failed(failure))),
         };
         let waking = task.run.waking.take();
-        let start = match task.start_guest(&runner).await? {
-            Ok(start) => start,
-            Err(failure) => return Ok(Ready::Ends(Terminal::Failed(failure))),
+        // In a block, which the start does not outlive: it is large.
+        let assembled = {
+            let start = match task.start_guest(&runner).await? {
+                Ok(start) => start,
+                Err(failure) => return Ok(Ready::Ends(Terminal::Failed(failure))),
+            };
+            drop(waking);
+            task.count_start(start.kind == StartKind::Resumed && task.run.resumption != Resumption::Forked);
+            let span = self.span.insert(spans::of_run(&task.run.record.run, task.run.resumption, &runner, start.attempt));
+            span.within(task.assemble(start, None))
         };
-        drop(waking);
-        task.count_start(start.kind == StartKind::Resumed && task.run.resumption != Resumption::Forked);
-        let span = self.span.insert(spans::of_run(&task.run.record.run, task.run.resumption, &runner, start.attempt));
-        let AssembledContext { running, calls, context, world } = span.within(task.assemble(start, None)).await?;
+        let AssembledContext { running, calls, context, world } = assembled.await?;
         self.running = Some(running);
         self.prepared = Some(Box::new(PreparedGuest { place, runner, context, world, calls }));
         Ok(Ready::Started)

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use agent_host_facts::record::StatusChange;
 use agent_host_ledger::{Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
-    ApiError, Run, RunId, RunStatus, RunnerId, Timestamp,
+    ApiError, Run, RunId, RunStatus, Timestamp,
     import::Form,
     run::{RunFailure, Terminal},
     time,
@@ -65,11 +65,7 @@ pub(crate) struct RunTask {
 }
 
 /// The ids of every log line of a run.
-struct RunIds {
-    run_id: RunId,
-    runner_id: RunnerId,
-    binding_id: String,
-}
+struct RunIds(Arc<Run>);
 
 impl LogIds for RunIds {
     fn name(&self) -> &'static str {
@@ -77,9 +73,9 @@ impl LogIds for RunIds {
     }
 
     fn visit(&self, field: &mut dyn FnMut(&'static str, LogValue<'_>)) {
-        field("run_id", LogValue::Id(&self.run_id));
-        field("runner_id", LogValue::Id(&self.runner_id));
-        field("binding_id", LogValue::Text(&self.binding_id));
+        field("run_id", LogValue::Id(&self.0.run_id));
+        field("runner_id", LogValue::Id(&self.0.runner_id));
+        field("binding_id", LogValue::Text(&self.0.binding_id));
     }
 }
 
@@ -103,11 +99,7 @@ impl Runs {
         let turn = self.lines.join(conversation.clone(), run_no, run.terms.grant.steering, |key| self.parked_turn(key));
         let waits = !turn.is_now();
         let runs = self.clone();
-        let context = LogContext::current().with(RunIds {
-            run_id,
-            runner_id: run.record.run.runner_id.clone(),
-            binding_id: run.record.run.binding_id.clone(),
-        });
+        let context = LogContext::current().with(RunIds(Arc::clone(&run.record.run)));
         let task = RunTask { runs: self.clone(), run, cancelled, mail, turn };
         let running = async move {
             if let Some(conversation) = conversation.filter(|_| waits) {

@@ -173,7 +173,7 @@ impl Binding {
             delivery: envelope.delivery.clone().unwrap_or_else(|| self.delivery()),
             deadline_ms: self.config.deadline_ms.unwrap_or(default_deadline_ms),
             waiting_counts: self.config.waiting_counts,
-            inline_reason: inline.as_ref().map(|inline| inline.reason.to_owned()),
+            inline_reason: inline.as_ref().map(|inline| inline.reason.into()),
             bootstrap: inline.map(|inline| inline.bootstrap),
             durability: self.config.durability,
             max_attempts: self.config.max_attempts,

@@ -4,16 +4,15 @@ use agent_host_config::HARNESS_RESULTS;
 use agent_host_facts::record::ActionRequest;
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult, fact, import,
+    ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult,
+    encoded::json_raw,
+    fact, import,
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message},
     time, ui,
 };
 use agent_host_sandbox::Batch;
-use serde_json::{
-    Value,
-    value::{RawValue, to_raw_value},
-};
+use serde_json::{Value, value::RawValue};
 
 use super::{
     action::{Ask, background_action_id},
@@ -177,9 +176,9 @@ fn take_effect<A>(
         }
         RunResult::StateUpdated { scope, key, value } => {
             let scope_key = state_scope(speaker.terms, scope, &key, limits)?;
-            let write = seen::state_write(seen, limits, scope, &scope_key, &key, Some(raw(&value)?));
             // A second value for the same key follows the first, which is not written yet.
             let again = judged.state.iter().any(|other| other.scope_key == scope_key && other.key == key);
+            let write = seen::state_write(seen, limits, scope, scope_key, key, Some(raw(&value)?));
             if scope != StateScope::Conversation {
                 judged.left.push((write.scope_key.clone(), write.key.clone(), seen::left_by(&write)));
             }
@@ -231,7 +230,7 @@ pub(crate) fn transcript_item(speaker: &Speaker<'_>, message: Message, at: u64) 
 
 /// A value as the ledger keeps it.
 pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
-    to_raw_value(value).map_err(|error| ApiError::invalid_argument(error.to_string()))
+    json_raw(value).map_err(|error| ApiError::invalid_argument(error.to_string()))
 }
 
 /// The scope key of a state value. Fails if this run may not store the key in the scope.

@@ -57,16 +57,16 @@ pub(crate) fn state_write(
     seen: &SeenTags,
     limits: &Limits,
     scope: StateScope,
-    scope_key: &str,
-    key: &str,
+    scope_key: String,
+    key: String,
     value: Option<Box<RawValue>>,
 ) -> StateWrite {
     StateWrite {
-        scope_key: scope_key.to_owned(),
-        key: key.to_owned(),
-        value,
         // Runs of one conversation are serialized, so no other run writes there.
-        expected: if scope == StateScope::Conversation { None } else { seen.expected(scope_key, key) },
+        expected: if scope == StateScope::Conversation { None } else { seen.expected(&scope_key, &key) },
+        scope_key,
+        key,
+        value,
         quota: Some(Quota { max_bytes: limits.state_scope_bytes, max_keys: limits.state_scope_keys }),
     }
 }

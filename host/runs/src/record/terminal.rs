@@ -3,7 +3,7 @@
 use agent_host_facts::record::{Limit, Violation};
 use agent_host_ledger::{Ledger, LedgerError, NewEvent, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
-    FailureCode, ResultKind, RunEvent, RunStatus, Timestamp,
+    FailureCode, ResultKind, RunStatus, Timestamp,
     encoded::{JsonText, json_len},
     run::{RunFailure, Terminal},
     time,

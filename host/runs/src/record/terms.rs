@@ -1,5 +1,7 @@
 //! The terms of a run: what was settled when it was created, and holds whatever is configured later.
 
+use std::borrow::Cow;
+
 use agent_host_ledger::JsonParts;
 use agent_host_protocol::{
     Grant,
@@ -32,7 +34,7 @@ pub struct Terms {
     pub bootstrap: Option<Bootstrap>,
     /// The side that decided on that part: the manifest or the binding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inline_reason: Option<String>,
+    pub inline_reason: Option<Cow<'static, str>>,
     /// Behaviour if the host stops while the run is active.
     #[serde(default)]
     pub durability: Durability,

@@ -1,7 +1,8 @@
 //! The context of a run.
 
 use agent_host_protocol as p;
-use p::ApiError;
+use p::{ApiError, encoded::json_string};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{
@@ -91,7 +92,17 @@ pub(crate) fn input(input: wc::Input) -> Result<p::context::Input, ApiError> {
 }
 
 /// The metadata of the runtime, with what the records of the contract have no member for.
-fn runtime_metadata(mut metadata: serde_json::Map<String, serde_json::Value>, session_key: Option<String>) -> String {
+fn runtime_metadata(mut metadata: serde_json::Map<String, Value>, session_key: Option<String>) -> String {
+    #[derive(Serialize)]
+    struct SessionKey<'a> {
+        session_key: &'a str,
+    }
+    // Most runs have no other: their text takes no map.
+    if let (true, Some(session_key)) = (metadata.is_empty(), &session_key)
+        && let Ok(text) = json_string(&SessionKey { session_key })
+    {
+        return text;
+    }
     metadata.extend(session_key.map(|key| ("session_key".to_owned(), key.into())));
     object(&metadata)
 }

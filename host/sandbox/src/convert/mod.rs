@@ -1,7 +1,7 @@
 //! From the contract to the protocol and back. Shapes only: no rule is judged here.
 
 use agent_host_protocol as p;
-use p::{ApiError, ErrorCode};
+use p::{ApiError, ErrorCode, encoded::json_string};
 use serde_json::{Map, Value};
 
 use crate::bindings::{history as wh, manifest as wm, types as wt};
@@ -78,8 +78,7 @@ fn json_option(what: &str, text: Option<String>) -> Result<Option<Value>, ApiErr
 }
 
 fn object(map: &Map<String, Value>) -> String {
-    // Room for JSON is set aside before it is known to be short.
-    if map.is_empty() { "{}".to_owned() } else { serde_json::to_string(map).unwrap_or_else(|_| "{}".to_owned()) }
+    if map.is_empty() { "{}".to_owned() } else { json_string(map).unwrap_or_else(|_| "{}".to_owned()) }
 }
 
 // ---- errors ----

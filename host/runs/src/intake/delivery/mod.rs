@@ -80,6 +80,9 @@ struct Row {
 
 /// The entries that a run is created with.
 pub(crate) fn entries(run: &Run, terms: &Terms) -> Result<Vec<EntryWrite>, HostError> {
+    if terms.deliver.is_empty() {
+        return Ok(Vec::new());
+    }
     let row = Row {
         state: DeliveryState::Pending,
         cursor: 0,

@@ -1,6 +1,6 @@
 //! Requests, as a journal keeps them: a hash of the whole, and an outline for people.
 
-use agent_host_protocol::encoded::json_hash;
+use agent_host_protocol::encoded::{json_hash, json_string};
 use serde::Serialize;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
@@ -21,7 +21,7 @@ pub(crate) struct RequestDigest {
 impl RequestDigest {
     /// Of a request that is to be shown.
     pub(crate) fn of(request: &impl Serialize) -> Self {
-        let text = serde_json::to_string(request).unwrap_or_default();
+        let text = json_string(request).unwrap_or_default();
         let hash = xxh3_64(text.as_bytes()).to_be_bytes();
         Self { hash, outline: Some(outline(text)) }
     }
