@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_runs::{Config, Host, Replay, replay};
+use agent_host_runs::{Config, Host, Recording, Replay, replay};
 use agent_host_sandbox::Options;
 use anyhow::Context;
 use serde::Serialize;

@@ -80,6 +80,49 @@ async fn a_run_that_kills_its_host_each_time_it_comes_back_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn runs_that_the_host_died_with_come_back_one_at_a_time_and_behind_others() {
+    let config = "[limits]\nmax_live_runs = 50\npark_after_ms = 3600000\n\
+                  [[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\nmax_attempts = 5\n";
+    let mut host = Host::limited(&["steps"], config);
+    let mut suspects = Vec::new();
+    for _ in 0..3 {
+        let run = host.send("say began; sleep 600000").await;
+        host.until_step(&run, "say began").await;
+        suspects.push(run);
+    }
+    let other = host.send("say began; await go; say more; sleep 600000").await;
+    host.until_step(&other, "say began").await;
+    host.kill_and_revive();
+    let resumed =
+        |times: u64| move |event: &serde_json::Value| event["data"]["reason"] == "resumed" && event["data"]["resumes"] == times;
+    for run in suspects.iter().chain([&other]) {
+        host.until(run, resumed(1)).await;
+    }
+    // This one gets further, and the others do not.
+    host.take("set go yes").await;
+    host.until_step(&other, "say more").await;
+    host.kill_and_revive();
+    host.until(&other, resumed(2)).await;
+    let back = async |host: &Host| {
+        let mut back = 0;
+        for run in &suspects {
+            back += usize::from(host.run(run).await["resumes"] == 2);
+        }
+        back
+    };
+    while back(&host).await == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(back(&host).await, 1, "the first is to be survived");
+    for run in &suspects {
+        host.until(run, resumed(2)).await;
+        host.cancel(run).await;
+    }
+    host.cancel(&other).await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_deadline_of_a_run_passes_while_its_host_is_dead_and_a_cancel_is_not_forgotten() {
     let mut host = Host::steps("deadline_ms = 4000\n");
     let late = host.send("say began; await go").await;

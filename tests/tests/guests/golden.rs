@@ -117,7 +117,7 @@ async fn journals_of_earlier_hosts_are_executed_again() {
         fs::create_dir_all(&folder).unwrap();
         for (guest, runner, text) in SET {
             let (world, ended) = ran(guest, runner, text).await;
-            let recording = world.host.recording(ended.run.run_id).unwrap();
+            let recording = Recording::read(world.host.ledger(), ended.run.run_id).unwrap();
             fs::write(folder.join(format!("{guest}.json")), serde_json::to_string(&recording).unwrap()).unwrap();
             fs::write(folder.join(format!("{guest}.wasm")), anonymous(fs::read(component(guest)).unwrap())).unwrap();
         }
@@ -143,7 +143,7 @@ async fn journals_of_earlier_hosts_are_executed_again() {
 async fn a_run_is_the_same_a_thousand_times() {
     let (world, ended) = ran("deterministic", "plugin:test/deterministic/default", "20 2").await;
     assert_eq!(ended.run.status, RunStatus::Completed, "{ended:#?}");
-    let recording = world.host.recording(ended.run.run_id).unwrap();
+    let recording = Recording::read(world.host.ledger(), ended.run.run_id).unwrap();
     let sandbox = sandbox();
     let component = sandbox.load(&component("deterministic"), None).await.unwrap();
     for _ in 0..1_000 {
@@ -156,7 +156,7 @@ async fn live_runs_are_replayed() {
     let sandbox = sandbox();
     for (guest, runner, text) in SET {
         let (world, ended) = ran(guest, runner, text).await;
-        let recording = world.host.recording(ended.run.run_id).unwrap();
+        let recording = Recording::read(world.host.ledger(), ended.run.run_id).unwrap();
         let component = sandbox.load(&component(guest), None).await.unwrap();
         is_same(&replayed(&sandbox, &component, &recording).await, &recording);
         // A recording that went through a file is the same.

@@ -61,10 +61,11 @@ impl Body for GuestBody {
     }
 
     async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
-        let (admission, place) = {
+        let (comeback, admission, place) = {
             let waited = pin!(async {
+                let comeback = Box::pin(task.comeback()).await?;
                 let admission = task.admission().await?;
-                Ok::<_, HostError>((admission, task.runs.shared.sandbox.place().await))
+                Ok::<_, HostError>((comeback, admission, task.runs.shared.sandbox.place().await))
             });
             match task.unless_interrupted(waited).await {
                 Ok(waited) => waited?,
@@ -96,6 +97,9 @@ impl Body for GuestBody {
             span.within(task.assemble(start, None))
         };
         let AssembledContext { running, calls, context, world } = assembled.await?;
+        if let Some(comeback) = comeback {
+            tokio::spawn(comeback.until_survived(task.runs.ledger.watch(task.run.record.run_no)));
+        }
         self.running = Some(running);
         self.prepared = Some(Box::new(PreparedGuest { place, runner, context, world, calls }));
         Ok(Ready::Started)

@@ -7,6 +7,7 @@ mod appended;
 pub(crate) mod body;
 pub(crate) mod cancel;
 pub(crate) mod claims;
+mod comebacks;
 pub(crate) mod dead_letters;
 pub(crate) mod executor;
 pub(crate) mod executors;
@@ -40,6 +41,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
     claims::ClaimHandle,
+    comebacks::Comebacks,
     executors::Executors,
     lease::LeaseKey,
     lines::Lines,
@@ -81,6 +83,8 @@ pub(crate) struct RunsOfCell {
     pub(crate) lease_key: LeaseKey,
     /// Notified when a parked run may be due earlier than the next one that the clock knows.
     pub(crate) alarm: Notify,
+    /// Runs that the host died with before.
+    comebacks: Comebacks,
     /// One permit for each parked run that is being resumed.
     pub(crate) waking: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
@@ -116,6 +120,7 @@ impl Runs {
             claims: Mutex::default(),
             lease_key,
             alarm: Notify::new(),
+            comebacks: Comebacks::default(),
             waking: Arc::new(Semaphore::new(MAX_WAKING)),
             tasks: TaskTracker::new(),
             stopping: shared.stopping.child_token(),

@@ -1,0 +1,105 @@
+//! Runs that the host died with, and that have come no further since: one of them may be what it died of, such as a run for which
+//! the machine has too little memory. They come back after all others, by workspace: one at first, and with each that the host
+//! survives one more at a time. So they bring down neither the runs of other workspaces nor most of their own, whose tries
+//! are not counted while they wait.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use agent_host_ledger::Watch;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+use super::task::RunTask;
+use crate::{
+    execution::Resumption,
+    record::{HostError, journal::EarlierJournal},
+};
+
+/// Time after the start of the cell in which the other runs come back.
+const OTHERS_FIRST: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 1_000 });
+/// Time after which a run that has come back counts as survived, although it has written nothing.
+const SURVIVED: Duration = Duration::from_secs(5);
+
+/// The lines in which such runs wait, by workspace.
+pub(crate) struct Comebacks {
+    began: Instant,
+    lanes: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+/// The place of a run among those that come back at one time.
+pub(crate) struct Comeback {
+    lane: Arc<Semaphore>,
+    place: OwnedSemaphorePermit,
+}
+
+impl Default for Comebacks {
+    fn default() -> Self {
+        Self { began: Instant::now(), lanes: Mutex::default() }
+    }
+}
+
+impl Comebacks {
+    /// Waits for a place, first come first served.
+    async fn enter(&self, workspace: &str) -> Result<Comeback, HostError> {
+        tokio::time::sleep_until(self.began + OTHERS_FIRST).await;
+        let lane = {
+            let mut lanes = self.lanes.lock();
+            Arc::clone(lanes.entry(workspace.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1))))
+        };
+        // A lane is never closed.
+        let place = Arc::clone(&lane).acquire_owned().await.map_err(|error| HostError::Internal(error.to_string()))?;
+        Ok(Comeback { lane, place })
+    }
+}
+
+impl Comeback {
+    /// Gives the place on once the run has written something or has ended, or the host has survived it for a while; from then on
+    /// there is one place more.
+    pub(crate) async fn until_survived(self, mut run: Watch) {
+        let Self { lane, place } = self;
+        let _either = tokio::time::timeout(SURVIVED, run.changed()).await;
+        drop(place);
+        lane.add_permits(1);
+    }
+}
+
+impl RunTask {
+    /// Waits for the place of a run that the host died with before, and that has come no further since. `None` for all other runs.
+    pub(crate) async fn comeback(&self) -> Result<Option<Comeback>, HostError> {
+        let record = &self.run.record;
+        if self.run.resumption != Resumption::Interrupted || record.run.resumes == 0 {
+            return Ok(None);
+        }
+        let limits = self.runs.shared.limits();
+        match EarlierJournal::read(&self.runs.ledger, record.run_no, &limits) {
+            Ok(Some(journal)) if journal.without_progress > 0 => {}
+            // The start of the run says what is wrong with its journal.
+            _ => return Ok(None),
+        }
+        self.runs.comebacks.enter(self.run.terms.grant.workspace()).await.map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_workspace_has_one_more_place_for_each_run_that_was_survived_and_others_have_their_own() {
+        let comebacks = Comebacks::default();
+        let is_full =
+            async |workspace| tokio::time::timeout(Duration::from_millis(10), comebacks.enter(workspace)).await.is_err();
+        assert!(is_full("a").await, "other runs come first");
+        tokio::time::sleep(OTHERS_FIRST).await;
+        let first = comebacks.enter("a").await.unwrap();
+        assert!(is_full("a").await && !is_full("b").await);
+        let Comeback { lane, place } = first;
+        drop(place);
+        lane.add_permits(1);
+        let _two = (comebacks.enter("a").await.unwrap(), comebacks.enter("a").await.unwrap());
+        assert!(is_full("a").await);
+    }
+}
