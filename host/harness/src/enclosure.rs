@@ -57,7 +57,9 @@ impl Enclosure {
                 plan.env.extend(PROXY_VARIABLES.map(|name| (name.to_owned(), address.clone())));
                 plan.env.extend(NO_PROXY_VARIABLES.map(|name| (name.to_owned(), WITHOUT_PROXY.to_owned())));
                 plan.env.insert(NODE.to_owned(), "1".to_owned());
-                let confinement = Confinement { ports: ports.clone(), ..confinement };
+                let mut confinement = Confinement { ports: ports.clone(), ..confinement };
+                // By the name that it is started with, which may be a link.
+                confinement.readable.insert(plan.launch.program.clone());
                 let proxy = proxy.socket().to_owned();
                 Isolation::Bwrap(Sandbox { bwrap: bwrap.clone(), confinement, proxy, proxy_port })
             }

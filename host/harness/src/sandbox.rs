@@ -1,7 +1,7 @@
 //! The sandbox of `bwrap` (bubblewrap): namespaces of the kernel with the paths of a [`Confinement`] and no network.
 //!
 //! The root of a sandbox is empty and read-only. Each path of the confinement is mounted at its own place, so that the agent has the
-//! same names as the host; links lead where they lead outside, as far as their ends are mounted. `/proc` shows the processes of the
+//! same names as the host; links on the way to a path are there too. `/proc` shows the processes of the
 //! sandbox alone and is read-only, `/tmp` and `/dev/shm` are in memory and bounded. In [`OWN`] are the launcher and the socket of the proxy.
 
 use std::{
@@ -23,6 +23,8 @@ const SHARED_MEMORY: &str = "/dev/shm";
 const OWN_DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
 /// Bytes of `/tmp` and of `/dev/shm`, each. Temporary files of programs that know `TMPDIR` are on disk.
 const MEMORY_FILES: u64 = 256 << 20;
+/// Links on the way to one path; the kernel follows 40.
+const MAX_LINKS: usize = 40;
 /// Namespaces and rights: processes, users, network and hosts of a sandbox are its own; it has no capabilities, no terminal of the
 /// host, and ends with the process that has started it.
 const NAMESPACES: [&str; 11] = [
@@ -98,8 +100,10 @@ pub(crate) fn trial(program: &Path, arguments: &[&str]) -> Vec<OsString> {
 /// A mount of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mount {
-    /// A path of the host.
-    Path { from: PathBuf, mode: Mode },
+    /// A path of the host, at its own place.
+    Path(Mode),
+    /// A link, as the host has it at its own place.
+    Link { to: PathBuf },
     /// Processes of the sandbox.
     Proc,
     /// Devices without hardware.
@@ -120,15 +124,16 @@ fn frame(confinement: &Confinement) -> Vec<OsString> {
     for (to, mount) in mounts(confinement) {
         let to = to.into_os_string();
         match mount {
-            Mount::Path { from, mode } => {
+            Mount::Path(mode) => {
                 // A device works only where its mount may have devices.
                 let option = match mode {
                     _ if Path::new(&to).starts_with("/dev") => "--dev-bind-try",
                     Mode::Read => "--ro-bind-try",
                     Mode::Write => "--bind-try",
                 };
-                all.extend([option.into(), from.into_os_string(), to]);
+                all.extend([option.into(), to.clone(), to]);
             }
+            Mount::Link { to: end } => all.extend(["--symlink".into(), end.into_os_string(), to]),
             Mount::Proc => all.extend(["--proc".into(), to]),
             Mount::Dev => all.extend(["--dev".into(), to]),
             Mount::Memory => all.extend(["--size".into(), MEMORY_FILES.to_string().into(), "--tmpfs".into(), to]),
@@ -147,37 +152,59 @@ fn mounts(confinement: &Confinement) -> BTreeMap<PathBuf, Mount> {
     ]);
     let writable = confinement.writable.iter().map(|path| (path, Mode::Write));
     let readable = confinement.readable.iter().map(|path| (path, Mode::Read));
-    let mut links = Vec::new();
+    let mut links = BTreeMap::new();
     for (path, mode) in readable.chain(writable) {
+        let is_of_agent = |path: &Path| confinement.writable.iter().any(|root| root != path && path.starts_with(root));
+        let on_the_way = links_of(path);
         // A link in a folder of the agent may be the agent's: it is not followed.
-        let is_below = |root: &PathBuf| root != path && path.starts_with(root);
-        if is_own(path) || confinement.writable.iter().any(is_below) {
+        if is_own(path) || is_of_agent(path) || on_the_way.iter().any(|(place, _)| is_of_agent(place)) {
             continue;
         }
         // A path that is not there, or that this user cannot see, is none for the agent either.
         let Ok(real) = path.canonicalize() else { continue };
-        // What may be written comes last.
-        all.insert(real.clone(), Mount::Path { from: real.clone(), mode });
-        if real != *path {
-            links.push((path.clone(), real, mode));
+        links.extend(on_the_way);
+        // A path that may be written comes last.
+        all.insert(real, Mount::Path(mode));
+    }
+    for (place, to) in links {
+        // A link within a mounted folder is there as it is.
+        if !matches!(nearest(&all, &place), Some(Mount::Path(_) | Mount::Proc)) {
+            all.insert(place, Mount::Link { to });
         }
     }
-    for (path, from, mode) in links {
-        // A link within a mounted folder is there as it is, and its end is mounted.
-        if !matches!(path.ancestors().find_map(|place| all.get(place)), Some(Mount::Path { .. } | Mount::Proc)) {
-            all.insert(path, Mount::Path { from, mode });
-        }
-    }
-    let is_shown = |place: &Path, mount: &Mount| {
-        let outer = place.ancestors().skip(1).find_map(|outer| Some((outer, all.get(outer)?)));
-        match (mount, outer) {
-            (Mount::Path { from, mode }, Some((at, Mount::Path { from: outer, mode: of_outer }))) => {
-                from == place && outer == at && of_outer >= mode
-            }
-            _ => false,
-        }
+    let is_shown = |place: &Path, mount: &Mount| match (mount, place.parent().and_then(|outer| nearest(&all, outer))) {
+        (Mount::Path(mode), Some(Mount::Path(outer))) => outer >= mode,
+        _ => false,
     };
     all.iter().filter(|(place, mount)| !is_shown(place, mount)).map(|(place, mount)| (place.clone(), mount.clone())).collect()
+}
+
+/// The links on the way to a file, each with its own text.
+fn links_of(path: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let mut found = Vec::new();
+    let parts = |path: &Path| path.components().rev().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
+    let (mut at, mut ahead) = (PathBuf::from("/"), parts(path));
+    while let Some(part) = ahead.pop() {
+        if part == ".." {
+            at.pop();
+            continue;
+        }
+        // The root begins again.
+        let next = at.join(part);
+        match fs::read_link(&next) {
+            Ok(to) if found.len() < MAX_LINKS => {
+                ahead.extend(parts(&to));
+                found.push((next, to));
+            }
+            _ => at = next,
+        }
+    }
+    found
+}
+
+/// The innermost mount that has a path.
+fn nearest<'a>(all: &'a BTreeMap<PathBuf, Mount>, path: &Path) -> Option<&'a Mount> {
+    path.ancestors().find_map(|place| all.get(place))
 }
 
 /// True if a sandbox has something of its own under this name: processes, devices without hardware, shared memory.
@@ -211,13 +238,9 @@ mod tests {
         Confinement { readable: set(readable), writable: set(writable), ports: BTreeSet::new() }
     }
 
-    /// The paths of the host that are mounted, with their places.
-    fn paths(confinement: &Confinement) -> Vec<(PathBuf, PathBuf, Mode)> {
-        let of_host = |(to, mount)| match mount {
-            Mount::Path { from, mode } => Some((to, from, mode)),
-            Mount::Proc | Mount::Dev | Mount::Memory => None,
-        };
-        mounts(confinement).into_iter().filter_map(of_host).collect()
+    /// The paths of the host and the links of a sandbox.
+    fn shown(confinement: &Confinement) -> Vec<(PathBuf, Mount)> {
+        mounts(confinement).into_iter().filter(|(_, mount)| matches!(mount, Mount::Path(_) | Mount::Link { .. })).collect()
     }
 
     #[test]
@@ -228,32 +251,35 @@ mod tests {
             fs::create_dir_all(root.join(dir)).unwrap();
         }
         let (a, b) = (root.join("a"), root.join("b"));
-        let found = paths(&confinement(
+        let found = shown(&confinement(
             &[&a, &a.join("read"), &a.join("write"), &b.join("below"), &root.join("missing")],
             &[&a.join("write"), &b],
         ));
-        let same = |path: &Path, mode| (path.to_path_buf(), path.to_path_buf(), mode);
-        assert_eq!(found, [same(&a, Mode::Read), same(&a.join("write"), Mode::Write), same(&b, Mode::Write)]);
+        let (read, write) = (Mount::Path(Mode::Read), Mount::Path(Mode::Write));
+        assert_eq!(found, [(a.clone(), read), (a.join("write"), write.clone()), (b, write)]);
     }
 
     #[test]
     fn links_lead_where_they_lead_outside() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
-        let (store, shown) = (root.join("store"), root.join("shown"));
-        fs::create_dir_all(&store).unwrap();
-        fs::create_dir_all(&shown).unwrap();
-        symlink(&store, shown.join("link")).unwrap();
-        symlink(&store, root.join("alone")).unwrap();
-        // A link below a mount is there already; one that is not has a mount with the files of its end.
-        let found = paths(&confinement(&[&shown, &shown.join("link")], &[]));
-        assert_eq!(found.iter().map(|(to, ..)| to).collect::<Vec<_>>(), [&shown, &store]);
+        let (store, folder, alone) = (root.join("store"), root.join("folder"), root.join("alone"));
+        fs::create_dir_all(store.join("deep")).unwrap();
+        fs::create_dir_all(&folder).unwrap();
+        symlink(&store, folder.join("link")).unwrap();
+        symlink("middle", &alone).unwrap();
+        symlink(&store, root.join("middle")).unwrap();
+        let read = Mount::Path(Mode::Read);
+        // A link below a mount is there as it is; one that is not is made. Behind it is the end of it.
+        let found = shown(&confinement(&[&folder, &folder.join("link")], &[]));
+        assert_eq!(found, [(folder.clone(), read.clone()), (store.clone(), read.clone())]);
+        let found = shown(&confinement(&[&alone, &alone.join("deep")], &[]));
+        let link = |name: &str, to: &Path| (root.join(name), Mount::Link { to: to.to_path_buf() });
+        assert_eq!(found, [link("alone", Path::new("middle")), link("middle", &store), (store.clone(), read)]);
         // One that the agent may have made leads nowhere.
-        let found = paths(&confinement(&[&shown.join("link")], &[&shown]));
-        assert_eq!(found.iter().map(|(to, ..)| to).collect::<Vec<_>>(), [&shown]);
-        let found = paths(&confinement(&[&root.join("alone")], &[]));
-        assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found.iter().all(|(to, from, _)| *from == store && (*to == store || *to == root.join("alone"))));
+        symlink(folder.join("link"), root.join("through")).unwrap();
+        let found = shown(&confinement(&[&folder.join("link"), &root.join("through")], &[&folder]));
+        assert_eq!(found, [(folder, Mount::Path(Mode::Write))]);
     }
 
     #[test]
@@ -266,7 +292,7 @@ mod tests {
         let devices: Vec<_> = all.keys().filter(|path| path.starts_with("/dev")).collect();
         assert_eq!(devices, [Path::new("/dev"), Path::new("/dev/shm")], "{all:?}");
         let own = mounts(&confinement(&[], &[Path::new("/tmp")]));
-        let is_of_host = |mount: Option<&Mount>| matches!(mount, Some(Mount::Path { mode: Mode::Write, .. }));
-        assert!(is_of_host(own.get(Path::new("/tmp"))), "the operator may give the folder of the host: {own:?}");
+        let tmp = own.get(Path::new("/tmp"));
+        assert_eq!(tmp, Some(&Mount::Path(Mode::Write)), "the operator may give the folder of the host");
     }
 }

@@ -261,12 +261,21 @@ async fn the_first_process_of_a_sandbox_is_out_of_reach_and_the_end_of_its_launc
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_cannot_be_executed_in_its_sandbox_is_named() {
+async fn a_program_is_started_by_its_name_and_within_its_limits() {
     let mut world = World::with_command("isolation = \"bwrap\"", &["/usr/bin/env", "no-such-interpreter"]);
     world.host.offer(RUN, "say hi", "c1", json!({}));
     let (_, end) = world.host.end(RUN).await;
     assert_eq!(end["status"], "failed", "{end}");
     assert!(end["message"].as_str().unwrap().contains("no-such-interpreter"), "{end}");
+    world.end().await;
+    // A program by a link in a folder that the agent does not see.
+    let links = tempfile::tempdir().unwrap();
+    let link = links.path().join("agent");
+    std::os::unix::fs::symlink(crate::python().0, &link).unwrap();
+    fs::write(links.path().join("other"), "not for agents").unwrap();
+    let command = [&*link.to_string_lossy(), "-B", &crate::peer()];
+    let mut world = World::with_command("isolation = \"bwrap\"", &command);
+    assert_eq!(said(&world, &format!("cat {}", links.path().join("other").display())).await, "FileNotFoundError");
     world.end().await;
     let mut world = World::new("isolation = \"bwrap\"\nlimits = { max_memory_bytes = 200000000 }");
     assert_eq!(said(&world, "memory 1000000\nsay ,\nmemory 1000000000").await, "1000000,MemoryError");
