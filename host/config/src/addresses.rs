@@ -1,6 +1,6 @@
 //! The addresses that guests and confined agents may reach.
 //!
-//! They reach only addresses that are routed in the public internet, and those that `egress.allow_addresses` names. The list follows
+//! Both reach only addresses that are routed in the public internet, and those that `egress.allow_addresses` names. The list follows
 //! the registries of special addresses of IANA (RFC 6890 and its successors); unassigned addresses are refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -46,7 +46,7 @@ pub(crate) enum EgressError {
     /// The name cannot be resolved.
     #[error("the name cannot be resolved: {0}")]
     Unresolved(String),
-    /// Nobody answers at the addresses.
+    /// The addresses do not answer.
     #[error("no connection: {0}")]
     Unreachable(String),
 }
