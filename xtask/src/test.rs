@@ -38,6 +38,7 @@ impl Test {
         toolchain::need_node()?;
         toolchain::need_python()?;
         toolchain::need_chromium()?;
+        toolchain::need_bubblewrap()?;
         if self.fix {
             process::run(&mut workspace.cargo(&["fmt", "--all"]))?;
         }

@@ -49,6 +49,18 @@ pub(crate) fn need_chromium() -> anyhow::Result<()> {
     bail!("Chromium is missing, and the chat page is tested in it: install Chromium or Chrome (https://www.chromium.org)")
 }
 
+/// Adds bubblewrap, in the same way: some tests run agents in its sandboxes. Elsewhere than on Linux there is none.
+pub(crate) fn need_bubblewrap() -> anyhow::Result<()> {
+    let there = || is_there("bwrap", &["--version"]);
+    if cfg!(not(target_os = "linux")) || there() || (apt_install(&["bubblewrap"])? && there()) {
+        return Ok(());
+    }
+    bail!(
+        "bubblewrap is missing, and some tests run agents in its sandboxes: install it \
+         (https://github.com/containers/bubblewrap)"
+    )
+}
+
 /// Adds Python, with what makes environments of it, in the same way: some tests run programs from PyPI.
 pub(crate) fn need_python() -> anyhow::Result<()> {
     // Debian has `venv` without what it needs to put pip into an environment.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use agent_host_protocol::{
-    RunnerId,
+    RunnerId, hosts,
     manifest::{
         ArtifactOperation, Capabilities, ContextPolicy, EventOperation, HistoryOperation, KnowledgeOperation, Permissions,
         RunnerManifest, StateScope, ToolOperation,
@@ -30,9 +30,9 @@ const RESERVED_VARIABLES: [&str; 3] = ["HOME", "TMPDIR", "PWD"];
 const PLACEHOLDERS: [&str; 7] = ["conversation_id", "thread_id", "actor_id", "bot_id", "workspace_id", "session_key", "run_id"];
 
 /// Types of results by which a harness reports of an agent what no other type has: its session, a permission that a rule answered, its
-/// mode, the tokens in its context, and lines that are no messages. They have no effect.
-pub const HARNESS_RESULTS: [&str; 5] =
-    ["harness.session", "harness.permission", "harness.mode", "harness.context", "harness.garbage"];
+/// mode, the tokens in its context, lines that are no messages, and a connection that its proxy refused. They have no effect.
+pub const HARNESS_RESULTS: [&str; 6] =
+    ["harness.session", "harness.permission", "harness.mode", "harness.context", "harness.garbage", "harness.network"];
 
 /// The kind of a coding agent: its command, its protocol, and the places where it looks for skills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -107,6 +107,18 @@ impl HarnessPreset {
         }
     }
 
+    /// Patterns of the hosts of the agent's model service, where it has one of its own.
+    #[must_use]
+    pub const fn model_hosts(self) -> &'static [&'static str] {
+        match self {
+            Self::ClaudeCode => &["api.anthropic.com"],
+            Self::Codex => &["api.openai.com", "auth.openai.com", "chatgpt.com"],
+            Self::Gemini => &["cloudcode-pa.googleapis.com", "generativelanguage.googleapis.com", "oauth2.googleapis.com"],
+            Self::Kimi => &["api.kimi.com", "api.moonshot.ai", "api.moonshot.cn"],
+            Self::OpenCode | Self::Pi | Self::Acp | Self::Command => &[],
+        }
+    }
+
     /// The folder under the agent's home where it looks for skills. `None`: skills are in the directory of the run.
     #[must_use]
     pub const fn skills_dir(self) -> Option<&'static str> {
@@ -140,6 +152,9 @@ pub enum HarnessIsolation {
     /// By the kernel: the workspace, the home and the directory of the run are writable, system paths readable, and nothing else;
     /// TCP connections to `connect_ports` only.
     Landlock,
+    /// By namespaces of the kernel, with the program `bwrap` (bubblewrap): the same files, processes of its own, and no network but a
+    /// proxy, which judges each destination by `connect_hosts` and the binding, and `connect_ports` of this machine.
+    Bwrap,
     /// None: a process reaches what the user of the host reaches.
     None,
 }
@@ -260,9 +275,14 @@ pub struct HarnessConfig {
     /// More paths that a confined agent may write to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub writable: Vec<PathBuf>,
-    /// Ports that a confined agent may connect to, besides that of the host.
+    /// Ports that a confined agent may connect to, besides that of the host. `landlock`: at every address. `bwrap`: those from 1024 on,
+    /// at this machine, by the same port of the sandbox's `127.0.0.1`.
     #[serde(default = "default_ports")]
     pub connect_ports: Vec<u16>,
+    /// Hosts (`HOST[:PORT]`, `*.HOST`) that an agent confined by `bwrap` may connect to, besides `resources.http_hosts` of the binding.
+    /// Default: the model service of the preset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect_hosts: Option<Vec<String>>,
     /// Runs at one time.
     #[serde(default = "default_processes")]
     pub max_processes: u32,
@@ -330,6 +350,13 @@ impl HarnessConfig {
         command.iter().map(|part| (*part).to_owned()).collect()
     }
 
+    /// Patterns of hosts that a process of the agent may connect to in every run.
+    #[must_use]
+    pub fn connect_hosts(&self) -> Vec<String> {
+        let of_preset = || self.preset.model_hosts().iter().map(|host| (*host).to_owned()).collect();
+        self.connect_hosts.clone().unwrap_or_else(of_preset)
+    }
+
     /// The manifest of the runner.
     #[must_use]
     pub fn manifest(&self) -> RunnerManifest {
@@ -394,6 +421,9 @@ impl HarnessConfig {
         }
         if let Some(queue) = self.queues.iter().find(|queue| !crate::queue::is_queue_name(queue)) {
             return Err(format!("`queues`: {queue:?} has not 1 to 64 letters, digits, `.`, `_`, `-` or `/`"));
+        }
+        for host in self.connect_hosts.iter().flatten() {
+            hosts::check(host).map_err(|problem| format!("`connect_hosts`: {problem}"))?;
         }
         self.check_rules()?;
         let limits = &self.limits;
@@ -474,6 +504,19 @@ mod tests {
     }
 
     #[test]
+    fn a_confined_agent_reaches_the_model_service_of_its_preset_unless_the_operator_says_otherwise() {
+        assert_eq!(harness("preset = \"claude-code\"").connect_hosts(), ["api.anthropic.com"]);
+        let own = harness("preset = \"claude-code\"\nisolation = \"bwrap\"\nconnect_hosts = [\"models.example:8443\"]");
+        assert_eq!((own.check(), own.connect_hosts()), (Ok(()), vec!["models.example:8443".to_owned()]));
+        assert_eq!(own.isolation, Some(HarnessIsolation::Bwrap));
+        assert!(harness("preset = \"codex\"\nconnect_hosts = []").connect_hosts().is_empty());
+        let presets = [HarnessPreset::ClaudeCode, HarnessPreset::Codex, HarnessPreset::Gemini, HarnessPreset::Kimi];
+        for host in presets.iter().flat_map(|preset| preset.model_hosts()) {
+            assert_eq!(hosts::check(host), Ok(()));
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_named() {
         for (more, says) in [
             ("preset = \"acp\"", "set `command`"),
@@ -485,6 +528,7 @@ mod tests {
             ("preset = \"codex\"\nmax_processes = 0", "max_processes"),
             ("preset = \"codex\"\nrules = [{ policy = \"deny\", kinds = [\"shell\"] }]", "there is no kind"),
             ("preset = \"codex\"\nrules = [{ policy = \"allow\", commands = [\"\"] }]", "empty command"),
+            ("preset = \"codex\"\nconnect_hosts = [\"https://api.openai.com\"]", "`connect_hosts`"),
             ("preset = \"codex\"\nlimits = { line_bytes = 1 }", "limits.line_bytes"),
         ] {
             let problem = harness(more).check().unwrap_err();

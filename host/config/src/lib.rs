@@ -3,6 +3,7 @@
 //! The crate turns text into values, one file for each section. The crate has no behaviour: no function opens files, connects,
 //! reads a secret or knows a run.
 
+mod addresses;
 mod agui;
 mod approval;
 mod bindings;
@@ -33,6 +34,7 @@ mod webhook_sources;
 mod webhooks;
 
 pub use self::{
+    addresses::AddressRules,
     agui::{AgentApiConfig, AgentProfile, AguiConfig, BusyThread, ForeignHistory, OnDisconnect},
     approval::{ApprovalPolicy, ApprovalRule, ApproverConfig, QUESTION},
     bindings::{BindingConfig, Bootstrap, Budget, ClientInstructions, DeliveryPolicy, Durability, InDoubt, default_max_attempts},

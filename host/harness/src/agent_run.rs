@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
+    enclosure::Enclosure,
     host_client::{HeldRun, McpEndpoint},
     process::ProcessPlan,
     projection::Projection,
@@ -32,8 +33,8 @@ pub(crate) struct AgentRun {
     pub(crate) workspace: Arc<Workspace>,
     pub(crate) projection: Projection,
     pub(crate) plan: ProcessPlan,
-    /// True if the processes of the agent are confined.
-    pub(crate) is_confined: bool,
+    /// The confinement of the agent's processes.
+    pub(crate) enclosure: Enclosure,
     pub(crate) stop: StopFlag,
     /// Messages that arrive while the agent works; `None` where the run takes none.
     pub(crate) inputs: Option<Inputs>,

@@ -15,6 +15,7 @@ use crate::{
     failure::{RunFailure, TurnError},
     process::AgentProcess,
     rpc::{CallError, Connection, Message, RpcError},
+    sandbox::COMPLAINT,
 };
 
 /// Time for an agent to end its turn after it was cancelled. `queue.cancel_grace_ms` of a binding is 2 s by default.
@@ -161,6 +162,7 @@ async fn gone(process: &mut AgentProcess) -> RunFailure {
     let errors = process.errors().await;
     match ended {
         Ok(Ok(ended)) if ended.was_not_started() => RunFailure::Unavailable(format!("the agent cannot be started: {errors}")),
+        Ok(Ok(_)) if errors.starts_with(COMPLAINT) => RunFailure::Unavailable(format!("the agent has no sandbox: {errors}")),
         Ok(Ok(ended)) if errors.is_empty() => RunFailure::Crashed(ended.to_string()),
         Ok(Ok(ended)) => RunFailure::Crashed(format!("{ended}: {errors}")),
         _ => RunFailure::Crashed(format!("its output has ended: {errors}")),

@@ -15,6 +15,7 @@ use crate::{
     process::{AgentProcess, Line, Lines, ReadBounds},
     projection::text_of,
     results::Results,
+    sandbox::COMPLAINT,
     session,
 };
 
@@ -89,6 +90,8 @@ pub(crate) async fn run(
     let errors = process.errors().await;
     Err(if ended.was_not_started() {
         RunFailure::Unavailable(format!("the program cannot be started: {errors}")).into()
+    } else if errors.starts_with(COMPLAINT) {
+        RunFailure::Unavailable(format!("the program has no sandbox: {errors}")).into()
     } else {
         RunFailure::Crashed(format!("{ended}: {errors}")).into()
     })

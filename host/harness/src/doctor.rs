@@ -40,6 +40,9 @@ pub struct Diagnosis {
     pub version: Option<String>,
     /// The confinement.
     pub isolation: HarnessIsolation,
+    /// Version of the program that confines, where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation_version: Option<String>,
     /// True if the agent goes on with an earlier session.
     pub resumes: bool,
     /// True if the agent takes an MCP server by HTTP.
@@ -60,6 +63,7 @@ impl Diagnosis {
             "command": config.command(),
             "workspace": config.workspace,
             "isolation": self.isolation,
+            "isolation_version": self.isolation_version,
             "slots": config.max_processes,
             "state": if self.problem.is_some() { "unavailable" } else { "ready" },
             "agent": self.agent,
@@ -86,6 +90,7 @@ pub(crate) async fn examine(shared: &Shared) -> Diagnosis {
         agent: None,
         version: None,
         isolation: shared.isolation,
+        isolation_version: None,
         resumes: false,
         mcp: false,
         logged_in: Login::Unknown,
@@ -99,6 +104,15 @@ pub(crate) async fn examine(shared: &Shared) -> Diagnosis {
         }
     };
     diagnosis.program = Some(program.clone());
+    if shared.isolation == HarnessIsolation::Bwrap {
+        match shared.bubblewrap().await {
+            Ok(bubblewrap) => diagnosis.isolation_version = Some(cut(&bubblewrap.version, MAX_TEXT).to_owned()),
+            Err(problem) => {
+                diagnosis.problem = Some(problem);
+                return diagnosis;
+            }
+        }
+    }
     if shared.config.preset == HarnessPreset::Command {
         // A program that is started does something.
         diagnosis.resumes = true;
@@ -116,7 +130,8 @@ async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis)
     let home = shared.root().join("doctor");
     make_private(&home).map_err(|error| format!("{} cannot be made: {error}", home.display()))?;
     let dirs = ProcessDirs { work: &home, home: &home, tmp: &home, writable: vec![home.clone()] };
-    let mut plan = shared.plan(program, dirs, "");
+    let enclosure = shared.enclosure("doctor", "", &[], None).await?;
+    let mut plan = shared.plan(program, dirs, "", &enclosure);
     let (preset, protocol) = (shared.config.preset, shared.config.protocol);
     match (preset, protocol) {
         (HarnessPreset::Codex, HarnessProtocol::Native) => plan.launch.args.extend(codex::ARGUMENTS.map(str::to_owned)),

@@ -129,6 +129,9 @@ pub(crate) struct Claimed {
     pub(crate) context: RunContext,
     #[serde(default)]
     pub(crate) mcp: Option<McpEndpoint>,
+    /// Patterns of hosts that the run is granted.
+    #[serde(default)]
+    pub(crate) http_hosts: Vec<String>,
 }
 
 /// Claims a run, and starts it. Waits up to `wait` for one.

@@ -12,6 +12,10 @@
 //! - The host is gone (nobody reads standard error any more): SIGKILL to every process.
 //! - The launcher is killed: SIGKILL to the program, by the kernel.
 //!
+//! In a sandbox ([`Sandbox`]) there is a launcher of its own, as the first process: it has the network of the sandbox forwarded to the
+//! proxy, and starts, watches and ends the program in the same way. The launcher outside starts `bwrap`, hands SIGTERM on to the one
+//! inside, and kills all of it where that does not help.
+//!
 //! No shell is involved, and nothing that the host has open is inherited but the three standard streams.
 
 use std::{
@@ -37,7 +41,11 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::confinement::Confinement;
+use crate::{
+    confinement::Confinement,
+    forwarder,
+    sandbox::{Sandbox, launcher_file},
+};
 
 /// Time between SIGINT and SIGTERM.
 const TERMINATE_AFTER: Duration = Duration::from_secs(2);
@@ -51,8 +59,14 @@ const LEFT_BEHIND: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Looks for processes that are left in which none has ended: a process in an uninterruptible wait is given up after a second.
 const LOOKS: u32 = 200;
+/// Time beyond [`KILL_AFTER`] for a launcher in a sandbox, which ends its program by itself.
+const SANDBOX_GRACE: Duration = Duration::from_secs(1);
 /// The last argument of the copy that becomes the program.
 const COPY: &str = "program";
+/// The last argument of the copy that becomes `bwrap`.
+const SANDBOX: &str = "sandbox";
+/// The last argument of the launcher in a sandbox.
+const INSIDE: &str = "inside";
 
 /// The order to the launcher, as its one argument in JSON. It has no secrets: those are in the environment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,8 +82,29 @@ pub(crate) struct Launch {
     pub(crate) max_open_files: u64,
     /// CPU time of one process, in seconds.
     pub(crate) cpu_seconds: u64,
-    /// The confinement; `None` for none.
-    pub(crate) confinement: Option<Confinement>,
+    /// The confinement.
+    pub(crate) isolation: Isolation,
+}
+
+/// The confinement of a program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Isolation {
+    /// None.
+    None,
+    /// Landlock, which the program has taken on before it begins.
+    Landlock(Confinement),
+    /// A sandbox.
+    Bwrap(Sandbox),
+}
+
+/// The process that a launcher waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    /// The program.
+    Program,
+    /// `bwrap`, with another launcher in the sandbox.
+    Sandbox,
 }
 
 /// Does what the launcher is for, and returns the exit code of the process: that of the program, 128 and the signal that ended it, or
@@ -78,8 +113,15 @@ pub(crate) struct Launch {
 /// `args` are the arguments of the process after the name of the command.
 #[must_use]
 pub fn launch(args: Vec<OsString>) -> ExitCode {
-    let is_copy = args.get(1).is_some_and(|word| word == COPY);
-    let outcome = read_order(&args).and_then(|order| if is_copy { Err(become_program(&order)) } else { watch() });
+    let role = args.get(1).and_then(|word| word.to_str());
+    let outcome = read_order(&args).and_then(|order| match (role, &order.isolation) {
+        (Some(COPY), _) => Err(become_program(&order)),
+        (Some(SANDBOX), Isolation::Bwrap(sandbox)) => Err(become_sandbox(sandbox)),
+        (Some(INSIDE), Isolation::Bwrap(sandbox)) => watch(Watched::Program, Some(sandbox)),
+        (None, Isolation::Bwrap(_)) => watch(Watched::Sandbox, None),
+        (None, _) => watch(Watched::Program, None),
+        (Some(word), _) => Err(format!("the order has no {word}: the host starts this command")),
+    });
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(problem) => {
@@ -102,7 +144,11 @@ fn become_program(launch: &Launch) -> String {
         set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| format!("the end of the launcher cannot be watched: {error}"))?;
         bound(launch).map_err(|error| format!("the limits cannot be set: {error}"))?;
-        launch.confinement.as_ref().map_or(Ok(()), Confinement::take_on)
+        match &launch.isolation {
+            Isolation::Landlock(confinement) => confinement.take_on(),
+            // The sandbox is around this process already.
+            Isolation::None | Isolation::Bwrap(_) => Ok(()),
+        }
     };
     match prepared() {
         Ok(()) => {
@@ -113,13 +159,38 @@ fn become_program(launch: &Launch) -> String {
     }
 }
 
-/// Starts the copy, and waits for its end.
-fn watch() -> Result<u8, String> {
+/// Executes `bwrap` in the place of this process. Returns the reason if that fails.
+fn become_sandbox(sandbox: &Sandbox) -> String {
+    let prepared = || {
+        set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(|error| format!("the end of the launcher cannot be watched: {error}"))?;
+        let dir = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
+        Ok::<_, String>(sandbox.arguments(&launcher_file()?, &dir, &own_arguments(INSIDE, 1)))
+    };
+    match prepared() {
+        Ok(arguments) => {
+            let error = Command::new(&sandbox.bwrap).args(arguments).exec();
+            format!("{} cannot be started: {error}", sandbox.bwrap.display())
+        }
+        Err(problem) => problem,
+    }
+}
+
+/// The arguments of this process without the last `less`, and `role` as the last.
+fn own_arguments(role: &str, less: usize) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    arguments.truncate(arguments.len().saturating_sub(less));
+    arguments.push(role.into());
+    arguments
+}
+
+/// Starts the copy, and waits for its end. `network` is the sandbox that this process is in.
+fn watch(watched: Watched, network: Option<&Sandbox>) -> Result<u8, String> {
     set_child_subreaper(Some(rustix::process::getpid())).map_err(|error| format!("children cannot be kept: {error}"))?;
     // The copy is a child of this very thread, whose end is that of the program.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("no runtime can be made: {error}"))?;
-    let code = runtime.block_on(supervise());
+    let code = runtime.block_on(supervise(watched, network));
     // The thread that watches standard error may wait for ever.
     runtime.shutdown_background();
     code
@@ -140,12 +211,20 @@ fn bound(launch: &Launch) -> io::Result<()> {
     Ok(())
 }
 
-async fn supervise() -> Result<u8, String> {
+async fn supervise(watched: Watched, network: Option<&Sandbox>) -> Result<u8, String> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
-    // The file of this process, even if it was replaced meanwhile.
+    if let Some(sandbox) = network {
+        let started = forwarder::start(&sandbox.proxy_inside(), sandbox.proxy_port, &sandbox.confinement.ports).await;
+        started.map_err(|error| format!("the network of the sandbox cannot be made: {error}"))?;
+    }
+    let role = match watched {
+        Watched::Program => COPY,
+        Watched::Sandbox => SANDBOX,
+    };
+    // The file of this process, even if it was replaced meanwhile. In a sandbox, the last argument says so.
     let mut command = Command::new("/proc/self/exe");
-    command.args(std::env::args_os().skip(1)).arg(COPY).process_group(0);
+    command.args(own_arguments(role, usize::from(network.is_some()))).process_group(0);
     let mut child =
         tokio::process::Command::from(command).spawn().map_err(|error| format!("no process can be started: {error}"))?;
     let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
@@ -160,6 +239,7 @@ async fn supervise() -> Result<u8, String> {
     let mut terminated = false;
     let (ended, is_killed) = loop {
         let next = match asked {
+            Some(at) if watched == Watched::Sandbox => at + KILL_AFTER + SANDBOX_GRACE,
             Some(at) if terminated => at + KILL_AFTER,
             Some(at) => at + TERMINATE_AFTER,
             None => Instant::now() + Duration::from_secs(3600),
@@ -172,10 +252,15 @@ async fn supervise() -> Result<u8, String> {
                     break (kill(&mut child, group).await?, true);
                 }
                 asked = Some(Instant::now());
-                to_group(Signal::INT);
+                match watched {
+                    Watched::Program => to_group(Signal::INT),
+                    // Without a launcher inside there is no program so far.
+                    Watched::Sandbox if end_inside(group) => {}
+                    Watched::Sandbox => break (kill(&mut child, group).await?, true),
+                }
             }
             () = sleep_until(next), if asked.is_some() => {
-                if terminated {
+                if terminated || watched == Watched::Sandbox {
                     break (kill(&mut child, group).await?, true);
                 }
                 terminated = true;
@@ -205,6 +290,21 @@ async fn kill(child: &mut tokio::process::Child, group: Option<Pid>) -> Result<E
     }
     let _ = child.start_kill();
     child.wait().await.map_err(|error| error.to_string())
+}
+
+/// Asks the launcher in the sandbox of this `bwrap` to end its program. False if there is none that listens.
+fn end_inside(bwrap: Option<Pid>) -> bool {
+    let inside = bwrap.map(children_of).unwrap_or_default();
+    // The first process of a sandbox gets no signal that it does not listen to.
+    inside.into_iter().filter(|process| listens(*process)).any(|process| kill_process(process, Signal::TERM).is_ok())
+}
+
+/// True if a process has a function for SIGTERM.
+fn listens(process: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.as_raw_pid())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+    let bit = Signal::TERM.as_raw().unsigned_abs().saturating_sub(1);
+    caught.is_some_and(|caught| caught >> bit & 1 == 1)
 }
 
 /// Resolves when nobody reads this process' standard error any more.
@@ -259,7 +359,12 @@ async fn kill_leftovers() {
 
 /// The children of this process.
 fn children() -> Vec<Pid> {
-    let own = rustix::process::getpid().as_raw_pid();
+    children_of(rustix::process::getpid())
+}
+
+/// The children of a process.
+fn children_of(process: Pid) -> Vec<Pid> {
+    let own = process.as_raw_pid();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |id: &i32| {

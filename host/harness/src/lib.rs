@@ -19,6 +19,8 @@
 //! | `permissions` | rules and questions for what an agent wants to do |
 //! | `results`, `secrets` | what an agent says, as results without secrets |
 //! | `process`, `launcher`, `confinement` | processes: their bounds, their end, what they reach |
+//! | `enclosure`, `bubblewrap`, `sandbox`, `forwarder` | the sandbox of `bwrap`: its files, and its network within |
+//! | `proxy`, `egress` | the network of a sandbox, outside of it: the proxy, and the destinations that it may reach |
 //! | `host_client`, `transport` | requests to the host |
 //! | `doctor` | examination of a harness |
 //! | `failure`, `stop`, `agent_run` | reasons of an end; everything that one run is about |
@@ -30,14 +32,18 @@
 mod acp;
 mod acp_schema;
 mod agent_run;
+mod bubblewrap;
 mod claude;
 mod client;
 mod codex;
 mod command;
 mod confinement;
 mod doctor;
+mod egress;
+mod enclosure;
 mod failure;
 mod feed;
+mod forwarder;
 mod harness;
 mod host_client;
 mod launcher;
@@ -45,9 +51,11 @@ mod mcp_forms;
 mod permissions;
 mod process;
 mod projection;
+mod proxy;
 mod results;
 mod rpc;
 mod run;
+mod sandbox;
 mod secrets;
 mod session;
 mod shared;

@@ -111,6 +111,11 @@ impl Results {
         }
     }
 
+    /// The way into the record for others than the agent.
+    pub(crate) fn beside_turn(&self) -> BesideTurn {
+        BesideTurn { secrets: self.secrets.clone(), queue: self.queue.clone() }
+    }
+
     async fn put(&self, entry: Entry) {
         // Nobody takes results of a run that was stopped.
         let _ = self.queue.send(entry).await;
@@ -306,6 +311,29 @@ impl Results {
         if self.queue.send(Entry::Flush(done)).await.is_ok() {
             // The task ends only after the queue: an error means that the claim is lost.
             let _ = is_done.await;
+        }
+    }
+}
+
+/// The way into the record for what happens beside the turn of the agent. It ends with the results of the run.
+#[derive(Clone)]
+pub(crate) struct BesideTurn {
+    secrets: Secrets,
+    queue: mpsc::Sender<Entry>,
+}
+
+impl std::fmt::Debug for BesideTurn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BesideTurn").finish_non_exhaustive()
+    }
+}
+
+impl BesideTurn {
+    /// A result that belongs to no message. An open message goes on after it.
+    pub(crate) async fn add(&self, kind: &str, data: Value) {
+        if let Some(result) = result(kind.to_owned(), &self.secrets.clean_value(data), None) {
+            // Nobody takes results of a run that has ended.
+            let _ = self.queue.send(Entry::Result(result)).await;
         }
     }
 }

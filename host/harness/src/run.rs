@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use agent_host_config::{HarnessIsolation, HarnessPreset, HarnessProtocol};
+use agent_host_config::{HarnessPreset, HarnessProtocol};
 use agent_host_protocol::time;
 use serde_json::json;
 use tokio::{task::JoinHandle, time::sleep};
@@ -16,7 +16,7 @@ use crate::{
     mcp_forms,
     process::{AgentProcess, ReadBounds},
     projection::{MCP_TOKEN, Projection},
-    results::Results,
+    results::{BesideTurn, Results},
     secrets::Secrets,
     session,
     shared::{ProcessDirs, Shared},
@@ -39,7 +39,7 @@ pub(crate) async fn execute(shared: Arc<Shared>, claimed: Claimed) {
     let secrets = shared.secrets(claimed.mcp.as_ref().map(|mcp| mcp.token.as_str()));
     let mut results = Results::new(Arc::clone(&run), secrets.clone(), claimed.context.runtime.attempt, stop.clone());
     let prepared = tokio::select! {
-        prepared = prepare(&shared, Arc::clone(&run), claimed, &stop) => prepared.map_err(TurnError::from),
+        prepared = prepare(&shared, Arc::clone(&run), claimed, &stop, results.beside_turn()) => prepared.map_err(TurnError::from),
         reason = stop.stopped() => Err(TurnError::Stopped(reason)),
     };
     // Kept to the end: the workspace is free for the next run after the last process of this one.
@@ -75,8 +75,14 @@ pub(crate) async fn execute(shared: Arc<Shared>, claimed: Claimed) {
 }
 
 /// Makes everything that the agent needs.
-async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &StopFlag) -> Result<AgentRun, RunFailure> {
-    let Claimed { context, mcp, .. } = claimed;
+async fn prepare(
+    shared: &Shared,
+    run: Arc<HeldRun>,
+    claimed: Claimed,
+    stop: &StopFlag,
+    record: BesideTurn,
+) -> Result<AgentRun, RunFailure> {
+    let Claimed { context, mcp, http_hosts, .. } = claimed;
     let config = Arc::clone(&shared.config);
     let program = shared.program().map_err(RunFailure::Unavailable)?;
     let dir = resolve(&config.workspace, &context, &shared.data_dir);
@@ -94,7 +100,9 @@ async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &St
         tmp: &projection.dir.join("tmp"),
         writable: vec![workspace.dir.clone(), workspace.home.clone(), projection.dir.clone()],
     };
-    let mut plan = shared.plan(program, dirs, run.base_url());
+    let enclosure = shared.enclosure(&context.run_id.to_string(), run.base_url(), &http_hosts, Some(record)).await;
+    let enclosure = enclosure.map_err(RunFailure::Unavailable)?;
+    let mut plan = shared.plan(program, dirs, run.base_url(), &enclosure);
     plan.env.insert("AGENT_HOST_CONTEXT".to_owned(), projection.context_file.to_string_lossy().into_owned());
     if let Some(mcp) = &mcp {
         if config.protocol == HarnessProtocol::Native {
@@ -106,11 +114,10 @@ async fn prepare(shared: &Shared, run: Arc<HeldRun>, claimed: Claimed, stop: &St
                 .map_err(|error| RunFailure::Files(format!("the MCP configuration of the agent cannot be written: {error}")))?;
         }
     }
-    let is_confined = shared.isolation != HarnessIsolation::None;
     let takes_inputs = context.context.available_apis.steering && config.preset != HarnessPreset::Command;
     let inputs = takes_inputs.then(|| Inputs::new(Arc::clone(&run), stop.clone()));
     let (workspace, stop) = (Arc::new(workspace), stop.clone());
-    Ok(AgentRun { run, config, context, mcp, workspace, projection, plan, is_confined, stop, inputs })
+    Ok(AgentRun { run, config, context, mcp, workspace, projection, plan, enclosure, stop, inputs })
 }
 
 /// Starts the agent and has it answer.

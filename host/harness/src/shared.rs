@@ -6,16 +6,22 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset, HarnessProtocol};
+use agent_host_config::{AddressRules, HarnessConfig, HarnessIsolation, HarnessPreset, HarnessProtocol};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    bubblewrap::Bubblewrap,
     confinement::{self, Confinement},
-    launcher::Launch,
+    egress::Egress,
+    enclosure::Enclosure,
+    launcher::{Isolation, Launch},
     process::{ProcessPlan, ReadBounds, common_variables, find_program},
+    proxy::Proxy,
+    results::BesideTurn,
     secrets::Secrets,
     transport::Transport,
-    workspace::safe_name,
+    workspace::{make_private, safe_name},
 };
 
 /// A variable of an agent's environment.
@@ -46,6 +52,8 @@ pub struct HarnessSetup {
     pub data_dir: PathBuf,
     /// Program and arguments that call [`launch`](crate::launch).
     pub launcher: Vec<OsString>,
+    /// Addresses that an agent in a sandbox may reach.
+    pub addresses: Arc<AddressRules>,
 }
 
 /// Facts of a harness that its runs share.
@@ -59,6 +67,8 @@ pub(crate) struct Shared {
     /// Cancelled when the harness ends.
     pub(crate) closing: CancellationToken,
     program: OnceLock<Result<PathBuf, String>>,
+    bubblewrap: OnceCell<Result<Bubblewrap, String>>,
+    addresses: Arc<AddressRules>,
     /// True if the agent takes an MCP server by its protocol; set by the examination.
     pub(crate) takes_mcp: OnceLock<bool>,
 }
@@ -77,11 +87,12 @@ pub(crate) struct ProcessDirs<'a> {
 
 impl Shared {
     pub(crate) fn new(setup: HarnessSetup, transport: Arc<dyn Transport>, closing: CancellationToken) -> Self {
-        let HarnessSetup { config, env, data_dir, launcher } = setup;
+        let HarnessSetup { config, env, data_dir, launcher, addresses } = setup;
         let isolation = isolation(&config);
         let data_dir = std::path::absolute(&data_dir).unwrap_or(data_dir);
         let (config, launcher, program, takes_mcp) = (Arc::new(config), launcher.into(), OnceLock::new(), OnceLock::new());
-        Self { transport, config, env, data_dir, launcher, isolation, closing, program, takes_mcp }
+        let bubblewrap = OnceCell::new();
+        Self { transport, config, env, data_dir, launcher, isolation, closing, program, bubblewrap, addresses, takes_mcp }
     }
 
     /// The directory of the crate's own files for this harness.
@@ -97,6 +108,41 @@ impl Shared {
         self.program.get_or_init(|| program(&self.config)).clone()
     }
 
+    /// The program that makes sandboxes, looked up and tried out once.
+    ///
+    /// # Errors
+    /// Says why there are no sandboxes on this machine, and the fix.
+    pub(crate) async fn bubblewrap(&self) -> Result<&Bubblewrap, String> {
+        self.bubblewrap.get_or_init(Bubblewrap::find).await.as_ref().map_err(Clone::clone)
+    }
+
+    /// The means that confine the processes of a run with this name, which the binding grants `http_hosts`. `base_url` is that of the
+    /// host; empty for none.
+    ///
+    /// # Errors
+    /// Says why its processes cannot be confined as the configuration wants it.
+    pub(crate) async fn enclosure(
+        &self,
+        name: &str,
+        base_url: &str,
+        http_hosts: &[String],
+        record: Option<BesideTurn>,
+    ) -> Result<Enclosure, String> {
+        match self.isolation {
+            HarnessIsolation::None => return Ok(Enclosure::None),
+            HarnessIsolation::Landlock => return Ok(Enclosure::Landlock),
+            HarnessIsolation::Bwrap => {}
+        }
+        let bubblewrap = self.bubblewrap().await?;
+        // No agent reaches this folder: a link in place of a socket would be followed into the sandbox.
+        let dir = self.root().join("proxies");
+        make_private(&dir).map_err(|error| format!("{} cannot be made: {error}", dir.display()))?;
+        let hosts = self.config.connect_hosts();
+        let egress =
+            Egress::new(hosts.iter().chain(http_hosts), Arc::clone(&self.addresses), &self.config.connect_ports, base_url);
+        Enclosure::sandboxes(bubblewrap, Proxy::start(dir.join(name), egress, self.config.id.to_string(), record))
+    }
+
     /// The directory of the locks of workspaces, which several harnesses can have.
     pub(crate) fn locks(&self) -> PathBuf {
         self.data_dir.join("harness").join("locks")
@@ -104,17 +150,14 @@ impl Shared {
 
     /// The agent's process in these directories: its command, environment, limits and confinement. `base_url` is that of the host;
     /// empty for none.
-    pub(crate) fn plan(&self, program: PathBuf, dirs: ProcessDirs<'_>, base_url: &str) -> ProcessPlan {
+    pub(crate) fn plan(&self, program: PathBuf, dirs: ProcessDirs<'_>, base_url: &str, enclosure: &Enclosure) -> ProcessPlan {
         let (config, limits) = (&self.config, &self.config.limits);
-        let confinement = (self.isolation == HarnessIsolation::Landlock).then(|| {
-            let mut confinement = Confinement::of_program(&program);
-            confinement.readable.extend(config.readable.iter().cloned());
-            confinement.writable.extend(config.writable.iter().cloned().chain(dirs.writable));
-            confinement.ports.extend(&config.connect_ports);
-            let host = base_url.parse::<http::Uri>().ok();
-            confinement.ports.extend(host.and_then(|host| host.port_u16()));
-            confinement
-        });
+        let mut confinement = Confinement::of_program(&program);
+        confinement.readable.extend(config.readable.iter().cloned());
+        confinement.writable.extend(config.writable.iter().cloned().chain(dirs.writable));
+        confinement.ports.extend(&config.connect_ports);
+        let host = base_url.parse::<http::Uri>().ok();
+        confinement.ports.extend(host.and_then(|host| host.port_u16()));
         let mut env = common_variables();
         env.extend(config.preset.variables().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         env.extend(self.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())));
@@ -122,9 +165,8 @@ impl Shared {
             env.insert(name.to_owned(), dir.to_string_lossy().into_owned());
         }
         let mut args: Vec<String> = config.command().into_iter().skip(1).collect();
-        let mut confinement = confinement;
-        // OpenCode connects to a server of its own, on a port that a confinement must know.
-        if let Some(confinement) = &mut confinement
+        // OpenCode connects to a server of its own, on a port that Landlock must know.
+        if matches!(enclosure, Enclosure::Landlock)
             && config.preset == HarnessPreset::OpenCode
             && args == ["acp"]
             && let Some(port) = free_port()
@@ -138,9 +180,11 @@ impl Shared {
             max_memory_bytes: limits.max_memory_bytes,
             max_open_files: limits.max_open_files,
             cpu_seconds: limits.cpu_seconds,
-            confinement,
+            isolation: Isolation::None,
         };
-        ProcessPlan { launcher: Arc::clone(&self.launcher), launch, dir: dirs.work.to_owned(), env }
+        let mut plan = ProcessPlan { launcher: Arc::clone(&self.launcher), launch, dir: dirs.work.to_owned(), env };
+        enclosure.confine(&mut plan, confinement);
+        plan
     }
 
     pub(crate) fn secrets(&self, token: Option<&str>) -> Secrets {

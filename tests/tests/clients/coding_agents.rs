@@ -2,7 +2,10 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -55,12 +58,18 @@ fn binding(runner: &str) -> String {
 }
 
 fn scripted() -> Host {
+    scripted_with("", "", "")
+}
+
+/// `egress` is before the harness, `keys` are more of its keys, and `resources` those of its binding.
+fn scripted_with(egress: &str, keys: &str, resources: &str) -> Host {
     let (peer, folder) = (peer(), peer().parent().unwrap().to_owned());
     let runner = "plugin:test/peer/default";
     let harness = format!(
-        "[[harnesses]]\nid = \"{runner}\"\npreset = \"acp\"\ncommand = [\"python3\", \"-B\", {peer:?}]\nreadable = [{folder:?}]\n"
+        "[[harnesses]]\nid = \"{runner}\"\npreset = \"acp\"\ncommand = [\"python3\", \"-B\", {peer:?}]\nreadable = [{folder:?}]\n{keys}"
     );
-    Host::start(&[], &format!("{harness}{}", binding(runner)))
+    let binding = binding(runner).replace("[bindings.queue]", &format!("{resources}[bindings.queue]"));
+    Host::start(&[], &format!("{egress}{harness}{binding}"))
 }
 
 /// The workspace of a conversation.
@@ -93,6 +102,21 @@ async fn respond(host: &Host, run: &str, body: Value) -> Value {
     let answer = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
     assert_eq!(answer.status(), 200, "{}", answer.text().await.unwrap());
     action["request"].clone()
+}
+
+/// A server at an address of this machine that greets every connection in HTTP; gives its port.
+fn greeter(address: &str) -> u16 {
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            // To the end of the head.
+            let _ = head.find(String::is_empty);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+        }
+    });
+    port
 }
 
 /// The processes whose command line has this text.
@@ -151,6 +175,49 @@ async fn a_killed_host_leaves_no_agent_and_its_run_goes_on_in_its_session() {
     let ended = host.ended(&run).await.completed();
     assert_eq!(ended.run["attempt"], 2, "{ended}");
     assert!(ended.message_texts().concat().ends_with("one;x;done"), "the second attempt is in the session of the first: {ended}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_agent_in_a_sandbox_reaches_its_endpoint_and_the_hosts_of_its_binding() {
+    let port = greeter("127.0.0.2");
+    let may = format!("[\"127.0.0.2:{port}\"]");
+    let host = scripted_with(
+        "[egress]\nallow_addresses = [\"127.0.0.2\"]\n",
+        &format!(
+            "isolation = \"bwrap\"\npermissions = {{ state = [\"conversation\"], interactions = true, http_hosts = {may} }}\n"
+        ),
+        &format!("resources = {{ http_hosts = {may} }}\n"),
+    );
+    let set = said(&host, r#"mcp state_set {"scope":"conversation","key":"color","value":"blue"}"#).await.completed();
+    let set: Value = serde_json::from_str(&set.message_texts().concat()).unwrap_or_else(|error| panic!("{error}: {set}"));
+    assert!(set["called"]["result"].is_object() && set["called"]["result"]["isError"] != true, "{set}");
+    let orders = format!("fetch http://127.0.0.2:{port}/\nsay |\nfetch http://example.com/\nremember one");
+    let ended = said(&host, &orders).await.completed();
+    let texts = ended.message_texts().concat();
+    assert!(texts.starts_with("200 5 hello|403 ") && texts.contains("does not connect to example.com:80"), "{ended}");
+    let refused = json!({ "host": "example.com", "port": 80, "allowed": false, "reason": "host_not_allowed" });
+    assert_eq!(ended.of("harness.network"), [&refused], "{ended}");
+    let executors = host.get("/api/v1/executors").await;
+    let capabilities = &executors["items"][0]["capabilities"];
+    assert_eq!((&capabilities["isolation"], &capabilities["state"]), (&json!("bwrap"), &json!("ready")), "{executors}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_host_leaves_no_sandbox() {
+    let mut host = scripted_with("", "isolation = \"bwrap\"\n", "");
+    let space = workspace(&host, "c1");
+    let forked = space.join("forked");
+    let run = host.send_in("c1", &format!("fork {}\nhang", forked.display())).await;
+    until("the process of the agent", async || fs::read_to_string(&forked).ok().filter(|id| !id.is_empty())).await;
+    let space = space.to_string_lossy().into_owned();
+    assert!(processes(&space).len() >= 4, "bwrap, two launchers, and a process of the agent: {:?}", processes(&space));
+    host.kill();
+    until("the end of all of it", async || processes(&space).is_empty().then_some(())).await;
+    host.revive();
+    host.cancel(&run).await;
+    host.ended(&run).await.cancelled();
     host.check();
 }
 
@@ -243,6 +310,22 @@ async fn claude_code_answers_by_its_own_protocol() {
     let program = modules.join(format!("@anthropic-ai/claude-code-linux-{}/claude", architecture()));
     let keys = format!(
         "preset = \"claude-code\"\nprotocol = \"native\"\ncommand = [{program:?}]\n\
+         env = {{ ANTHROPIC_BASE_URL = \"http://127.0.0.1:{}\", ANTHROPIC_API_KEY = \"sk-of-the-test\" }}",
+        model.port
+    );
+    let host = with_agent("plugin:agent-host/claude-native/default", &model, &keys);
+    answers_two_turns(&host).await;
+    asks_for_commands(&host, "make the folder one", "make the folder two").await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn claude_code_answers_in_a_sandbox() {
+    let modules = npm::packages("claude-code-native", &[CLAUDE_NATIVE, AIMOCK]);
+    let model = scripted_model(&modules);
+    let program = modules.join(format!("@anthropic-ai/claude-code-linux-{}/claude", architecture()));
+    let keys = format!(
+        "preset = \"claude-code\"\nprotocol = \"native\"\nisolation = \"bwrap\"\ncommand = [{program:?}]\n\
          env = {{ ANTHROPIC_BASE_URL = \"http://127.0.0.1:{}\", ANTHROPIC_API_KEY = \"sk-of-the-test\" }}",
         model.port
     );

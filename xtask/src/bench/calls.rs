@@ -2,7 +2,11 @@
 
 use std::fs;
 
-use super::{figures::FIGURES, session::Session, site::Site};
+use super::{
+    figures::FIGURES,
+    session::{Report, Session},
+    site::Site,
+};
 
 /// The runner that makes them.
 pub(crate) const RUNNER: &str = "plugin:test/bench-calls/default";
@@ -38,10 +42,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     if calls.is_empty() {
         return Ok(());
     }
-    let site = Site::configured(session, "calls", &session.calls, &config(session))?;
-    fs::write(site.file("script.toml"), SCRIPT)?;
-    let documents = site.file("documents").display().to_string();
-    let report = session.load(&[&["calls", "--config", &site.config(), "--documents", &documents], calls.as_slice()].concat())?;
+    let report = report(session, "calls", &calls)?;
     for call in calls {
         if call == CALL_MANY {
             session.record(TOOLS, CALLS_AT_ONCE * 1e6 / report.number(&format!("{call}.us"))?)?;
@@ -51,6 +52,19 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
         session.record(&allocations(call), report.number(&format!("{call}.allocations"))?)?;
     }
     Ok(())
+}
+
+/// The time of one call of a guest, in microseconds. `name` is that of the site.
+pub(crate) fn guest_call_us(session: &Session, name: &str, call: &str) -> anyhow::Result<f64> {
+    report(session, name, &[call])?.number(&format!("{call}.us"))
+}
+
+/// The report of the load generator on these calls.
+fn report(session: &Session, name: &str, calls: &[&str]) -> anyhow::Result<Report> {
+    let site = Site::configured(session, name, &session.calls, &config(session))?;
+    fs::write(site.file("script.toml"), SCRIPT)?;
+    let documents = site.file("documents").display().to_string();
+    session.load(&[&["calls", "--config", &site.config(), "--documents", &documents], calls].concat())
 }
 
 /// The call that a figure is the time of.

@@ -12,6 +12,7 @@ mod compare;
 mod count;
 mod echo;
 mod figures;
+mod harness;
 mod isolation;
 mod journal;
 mod keep;
@@ -120,6 +121,7 @@ const GROUPS: &[Group] = &[
     agui::measure,
     threads::measure,
     isolation::measure,
+    harness::measure,
     ledger::measure,
 ];
 

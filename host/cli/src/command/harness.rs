@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use agent_host_config::{Config, EnvValue, HarnessConfig};
+use agent_host_config::{AddressRules, Config, EnvValue, HarnessConfig};
 use agent_host_harness::{Diagnosis, Harness, HarnessSetup, Transport, Variable, diagnose};
 use agent_host_providers::secret::{Secret, SecretError};
 use anyhow::Context;
@@ -114,5 +114,7 @@ fn setup(config: &Config, harness: &HarnessConfig) -> anyhow::Result<HarnessSetu
     let env = env.with_context(|| format!("the environment of the harness `{}` is not complete", harness.id))?;
     let program = std::env::current_exe().context("the file of this program cannot be found")?;
     let launcher = vec![program.into_os_string(), LAUNCHER.into()];
-    Ok(HarnessSetup { config: harness.clone(), env, data_dir: config.data_dir.clone(), launcher })
+    let addresses = AddressRules::new(&config.egress.allow_addresses).map_err(anyhow::Error::msg)?;
+    let (config, data_dir) = (harness.clone(), config.data_dir.clone());
+    Ok(HarnessSetup { config, env, data_dir, launcher, addresses: Arc::new(addresses) })
 }

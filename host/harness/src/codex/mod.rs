@@ -202,7 +202,7 @@ impl Client<'_> {
             }
             if !says("sandbox_mode") {
                 // Codex cannot make a sandbox of its own within that of the harness.
-                let sandbox = if self.frame.is_confined { "danger-full-access" } else { "workspace-write" };
+                let sandbox = if self.frame.enclosure.confines() { "danger-full-access" } else { "workspace-write" };
                 params.insert("sandbox".to_owned(), json!(sandbox));
             }
             if let Some(mcp) = &self.frame.mcp {

@@ -53,7 +53,7 @@ impl TestHost {
         self.offer_with(run_id, text, conversation_id, state, json!({}));
     }
 
-    /// A run to claim, with more members of its context.
+    /// A run to claim, with more members of its context. `http_hosts` is one of the claim.
     pub(crate) fn offer_with(&self, run_id: &str, text: &str, conversation_id: &str, state: Value, more: Value) {
         let apis = json!({ "steering": true, "interactions": true, "state": true });
         let mut context = json!({
@@ -70,7 +70,9 @@ impl TestHost {
             "config": {},
         });
         context.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let http_hosts = context.as_object_mut().unwrap().remove("http_hosts").unwrap_or_else(|| json!([]));
         let claim = json!({
+            "http_hosts": http_hosts,
             "run": { "run_id": run_id },
             "lease_token": format!("lease-{run_id}"),
             "lease_expires_at": agent_host_protocol::time::now() + 1_500,

@@ -6,6 +6,7 @@
 mod faults;
 mod host;
 mod natives;
+mod sandboxes;
 mod turns;
 
 use std::{
@@ -14,9 +15,13 @@ use std::{
     time::Duration,
 };
 
+use agent_host_config::AddressRules;
 use agent_host_harness::{Harness, HarnessSetup, Variable};
 
 use crate::host::TestHost;
+
+/// An address of this machine that agents in sandboxes may reach as if it were public.
+pub(crate) const PUBLIC: &str = "127.0.0.2";
 
 /// A harness with its host and its data directory.
 pub(crate) struct World {
@@ -73,7 +78,8 @@ impl World {
             env.push(variable("OPENAI_API_KEY", "sk-canary-of-codex", true));
         }
         let launcher = vec![launcher().into_os_string()];
-        let setup = HarnessSetup { config, env, data_dir: self.dir.path().join("data"), launcher };
+        let addresses = Arc::new(AddressRules::new(&[PUBLIC.to_owned()]).unwrap());
+        let setup = HarnessSetup { config, env, data_dir: self.dir.path().join("data"), launcher, addresses };
         self.harness = Some(Harness::start(setup, Arc::clone(&self.host) as _).unwrap());
     }
 

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 
 HOME = os.environ["HOME"]
@@ -144,6 +146,37 @@ def obey(session, order):
         try:
             socket.create_connection(("127.0.0.1", int(rest)), timeout=5).close()
             say(session, "connected")
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "dial":  # any address
+        address, port = rest.split(" ")
+        try:
+            socket.create_connection((address, int(port)), timeout=5).close()
+            say(session, "connected")
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "fetch":  # as programs do: by the proxy of the environment, if there is one
+        try:
+            with urllib.request.urlopen(rest, timeout=20) as answer:
+                body = answer.read()
+            say(session, f"{answer.status} {len(body)} {body[:200].decode()}")
+        except urllib.error.HTTPError as error:
+            say(session, f"{error.code} {error.read().decode()}")
+        except OSError as error:
+            say(session, f"{type(error).__name__}")
+    elif word == "tunnel":  # a request to HOST:PORT by CONNECT of the proxy
+        proxy = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
+        with socket.create_connection((proxy.hostname, proxy.port), timeout=20) as stream:
+            stream.sendall(f"CONNECT {rest} HTTP/1.1\r\nHost: {rest}\r\n\r\n".encode())
+            answer = stream.recv(4096).decode()
+            if answer.startswith("HTTP/1.1 200"):
+                stream.sendall(b"GET /tunnel HTTP/1.1\r\nHost: inner\r\nConnection: close\r\n\r\n")
+                while piece := stream.recv(4096):
+                    answer += piece.decode()
+        say(session, answer)
+    elif word == "list":
+        try:
+            say(session, ",".join(sorted(os.listdir(rest))))
         except OSError as error:
             say(session, f"{type(error).__name__}")
     elif word == "signal":  # to a process that is not its own

@@ -37,6 +37,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_host_config::AddressRules;
 pub use agent_host_config::{EgressConfig, HttpSecretConfig};
 use agent_host_protocol::{
     ApiError,
@@ -53,7 +54,6 @@ use tokio::time::timeout_at;
 
 pub use self::body::{Body, Response};
 use self::{
-    address::AddressRules,
     body::{ResponseBody, State, Upload},
     failure::{Category, head_too_large, of_client, timed_out},
     request::{Hop, OutgoingRequest, Speaker, Target},
@@ -65,7 +65,6 @@ use crate::{
     redact::stream::{CleanStream, Cleaner},
 };
 
-mod address;
 mod body;
 mod failure;
 mod request;

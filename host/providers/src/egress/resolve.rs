@@ -7,10 +7,9 @@ use std::{
     sync::Arc,
 };
 
+use agent_host_config::AddressRules;
 use futures_util::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-
-use super::address::AddressRules;
 
 /// Asks for the addresses of a name.
 pub(super) trait Lookup: fmt::Debug + Send + Sync {

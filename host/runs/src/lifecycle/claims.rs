@@ -47,6 +47,10 @@ pub struct ClaimedRun {
     /// The MCP endpoint of the run, where it has begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<McpAccess>,
+    /// Patterns of hosts that the run is granted (`resources.http_hosts` of its binding), where it has begun. An executor that confines
+    /// what it runs holds it to them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub http_hosts: Vec<String>,
 }
 
 /// The MCP endpoint of a run, for the agent that the executor runs.

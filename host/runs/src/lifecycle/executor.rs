@@ -336,7 +336,9 @@ impl ExecutorBody {
         }
         let lease_token = runs.lease_key.token(ClaimToken::Lease, run_id, number);
         let mcp = context.is_some().then(|| runs.mcp_access(run_id, number));
-        let claimed = ClaimedRun { run: (*task.run.record.run).clone(), lease_token, lease_expires_at, context, mcp };
+        let http_hosts = if context.is_some() { task.run.terms.grant.permissions.http_hosts.clone() } else { Vec::new() };
+        let run = (*task.run.record.run).clone();
+        let claimed = ClaimedRun { run, lease_token, lease_expires_at, context, mcp, http_hosts };
         if reply.send(Ok(claimed)).is_err() {
             // The executor had gone before it heard of its claim: nothing was done.
             let lost = lost(&handle, "executor_gone", "the executor that had claimed the run was gone");

@@ -1,12 +1,13 @@
-//! The addresses that guests may reach.
+//! The addresses that guests and confined agents may reach.
 //!
-//! Guests reach only addresses that are routed in the public internet, and those that the operator names. The list follows
+//! Both reach only addresses that are routed in the public internet, and those that `egress.allow_addresses` names. The list follows
 //! the registries of special addresses of IANA (RFC 6890 and its successors); unassigned addresses are refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use agent_host_config::network;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::egress::network;
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, length: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), length)
@@ -51,20 +52,24 @@ const SPECIAL_V6: [Ipv6Net; 3] = [
 ];
 
 /// The rules for addresses.
-#[derive(Debug)]
-pub(super) struct AddressRules {
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AddressRules {
     allowed: Vec<IpNet>,
 }
 
 impl AddressRules {
-    /// `texts` are what the operator allows: networks as `10.0.0.0/8`, or single addresses.
-    pub(super) fn new(texts: &[String]) -> Result<Self, String> {
+    /// The rules with what the operator allows besides: networks as `10.0.0.0/8`, or single addresses.
+    ///
+    /// # Errors
+    /// Fails if a text is neither.
+    pub fn new(texts: &[String]) -> Result<Self, String> {
         let allowed = texts.iter().map(|text| network(text)).collect::<Result<_, _>>()?;
         Ok(Self { allowed })
     }
 
-    /// True if a guest may reach the address.
-    pub(super) fn permits(&self, address: IpAddr) -> bool {
+    /// True if the address may be reached.
+    #[must_use]
+    pub fn permits(&self, address: IpAddr) -> bool {
         // `::ffff:a.b.c.d` connects to a.b.c.d.
         let address = address.to_canonical();
         self.allows(address)
@@ -79,7 +84,8 @@ impl AddressRules {
     }
 
     /// True if a secret may be sent to the address without TLS: the address is this machine, and the operator allows it.
-    pub(super) fn permits_plain_secrets(&self, address: IpAddr) -> bool {
+    #[must_use]
+    pub fn permits_plain_secrets(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_loopback() && self.allows(address)
     }

@@ -1,0 +1,534 @@
+//! The proxy of a sandbox: the one way from its processes to the network.
+//!
+//! The proxy speaks HTTP/1.1 on a socket that the sandbox has as a file: `CONNECT` for a tunnel, and requests with a whole `http` URL.
+//! [`Egress`] judges every destination; a refusal is `403` with the setting that would allow it, and a result of the run
+//! (`harness.network`). The proxy adds no credentials and looks into no tunnel.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    io,
+    os::fd::AsRawFd as _,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri,
+    header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, UPGRADE},
+};
+use http_body_util::{Either, Full};
+use hyper::{
+    body::{Body, Frame, Incoming, SizeHint},
+    client::conn::http1 as client,
+    server::conn::http1 as server,
+    service::service_fn,
+    upgrade::{OnUpgrade, on},
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::fs::{Mode, OFlags};
+use serde_json::json;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional},
+    net::{TcpStream, UnixListener, UnixStream},
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    egress::{Egress, EgressError},
+    results::{BesideTurn, cut},
+};
+
+/// Connections of one run at one time; more wait.
+const MAX_CONNECTIONS: usize = 256;
+/// Largest head of a request or a response, in bytes.
+const MAX_HEAD: usize = 64 * 1024;
+/// Time for the head of a request.
+const HEAD: Duration = Duration::from_secs(60);
+/// Time without a byte in any direction after which a connection is closed. A model may think for long before it answers.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+/// Pause after a connection that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Destinations of one run whose refusal is recorded, each once.
+const MAX_RECORDED: usize = 50;
+/// Longest name of a host that is recorded or shown.
+const MAX_HOST: usize = 253;
+/// Headers of one connection, which are not passed on.
+const OF_CONNECTION: [HeaderName; 6] = [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, UPGRADE];
+/// Further ones, which have no constant.
+const OF_CONNECTION_TOO: [&str; 2] = ["keep-alive", "proxy-connection"];
+
+type Answer = Response<Either<Full<Bytes>, Driven>>;
+
+/// The proxy of one run. Dropping it closes every connection.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    socket: PathBuf,
+    egress: Arc<Egress>,
+    serving: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Starts to serve at `socket`, in a folder that no agent can write to. `harness` is named where a destination is refused.
+    pub(crate) fn start(socket: PathBuf, egress: Egress, harness: String, record: Option<BesideTurn>) -> io::Result<Self> {
+        let listener = listen(&socket)?;
+        let egress = Arc::new(egress);
+        let refusals = Refusals { harness, record, recorded: Mutex::default() };
+        let serving = tokio::spawn(serve(listener, Arc::new(Judge { egress: Arc::clone(&egress), refusals })));
+        Ok(Self { socket, egress, serving })
+    }
+
+    /// The file of the socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Ports of this machine that the proxy connects to.
+    pub(crate) fn local_ports(&self) -> &BTreeSet<u16> {
+        self.egress.local_ports()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.serving.abort();
+        // A socket that is left behind is replaced by the next run of this name.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Listens at a path of any length: the name of a socket has at most 107 bytes, so that its folder is named by an open file.
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket has a name and a folder"));
+    };
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    UnixListener::bind(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
+}
+
+/// The rules of a proxy, and the record of what they refuse.
+#[derive(Debug)]
+struct Judge {
+    egress: Arc<Egress>,
+    refusals: Refusals,
+}
+
+#[derive(Debug)]
+struct Refusals {
+    harness: String,
+    /// `None` for an examination, which has no record.
+    record: Option<BesideTurn>,
+    recorded: Mutex<BTreeSet<(String, u16)>>,
+}
+
+impl Judge {
+    async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, Answer> {
+        let problem = match self.egress.connect(host, port).await {
+            Ok(stream) => return Ok(stream),
+            Err(problem) => problem,
+        };
+        let host = cut(host, MAX_HOST);
+        let Some(code) = problem.refusal() else {
+            return Err(plain(StatusCode::BAD_GATEWAY, format!("{host}:{port}: {problem}")));
+        };
+        self.refusals.record(host, port, code).await;
+        Err(plain(StatusCode::FORBIDDEN, self.refusals.text(host, port, &problem)))
+    }
+}
+
+impl Refusals {
+    async fn record(&self, host: &str, port: u16, code: &str) {
+        let Some(record) = &self.record else { return };
+        let is_new = {
+            let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            recorded.len() < MAX_RECORDED && recorded.insert((host.to_owned(), port))
+        };
+        if is_new {
+            record.add("harness.network", json!({ "host": host, "port": port, "allowed": false, "reason": code })).await;
+        }
+    }
+
+    fn text(&self, host: &str, port: u16, problem: &EgressError) -> String {
+        let harness = &self.harness;
+        let fix = match problem {
+            EgressError::AddressNotAllowed => format!(
+                "`[egress] allow_addresses` allows more addresses, and `connect_ports` of the harness `{harness}` ports of this \
+                 machine from 1024 on"
+            ),
+            _ => format!(
+                "`connect_hosts` of the harness `{harness}` allows it, or `resources.http_hosts` of the binding together with \
+                 `permissions.http_hosts` of the harness"
+            ),
+        };
+        format!("agent-host does not connect to {host}:{port}: {problem}; {fix}")
+    }
+}
+
+async fn serve(listener: UnixListener, judge: Arc<Judge>) {
+    // Dropped with this task, and every connection with it.
+    let mut connections = JoinSet::new();
+    loop {
+        if connections.len() >= MAX_CONNECTIONS {
+            connections.join_next().await;
+        }
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(attend(stream, Arc::clone(&judge)))),
+                Err(_) => sleep(PAUSE).await,
+            },
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+        }
+    }
+}
+
+/// The tunnel that a connection becomes.
+type Tunnel = Arc<Mutex<Option<(OnUpgrade, TcpStream)>>>;
+
+/// Serves one connection until it ends, or nothing was sent on it for long.
+async fn attend(stream: UnixStream, judge: Arc<Judge>) {
+    let activity = Activity::default();
+    let stream = TokioIo::new(Watched { stream, activity: activity.clone() });
+    let served = async {
+        let tunnel = Tunnel::default();
+        let service = service_fn(|request| {
+            let (judge, tunnel) = (Arc::clone(&judge), Arc::clone(&tunnel));
+            async move { Ok::<_, Infallible>(answer(request, &judge, &tunnel).await) }
+        });
+        let mut builder = server::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(MAX_HEAD).half_close(true);
+        // The program has gone, or has sent what is no HTTP; nobody is there to be told.
+        let _ = builder.serve_connection(stream, service).with_upgrades().await;
+        let taken = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((upgrade, mut outside)) = taken
+            && let Ok(inside) = upgrade.await
+        {
+            let _ = copy_bidirectional(&mut TokioIo::new(inside), &mut outside).await;
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = activity.is_over(IDLE) => {}
+    }
+}
+
+async fn answer(request: Request<Incoming>, judge: &Judge, tunnel: &Tunnel) -> Answer {
+    let uri = request.uri();
+    let is_connect = request.method() == Method::CONNECT;
+    let default_port = (uri.scheme_str() == Some("http")).then_some(80);
+    let port = uri.port_u16().or(default_port);
+    let (Some(host), Some(port)) = (uri.host().filter(|host| !host.is_empty()).map(ToOwned::to_owned), port) else {
+        let text = "send CONNECT HOST:PORT, or a request with a whole URL of `http`; `https` goes by CONNECT";
+        return plain(StatusCode::BAD_REQUEST, text.to_owned());
+    };
+    if !is_connect && uri.scheme_str() != Some("http") {
+        return plain(StatusCode::BAD_REQUEST, "a URL of this proxy is one of `http`; `https` goes by CONNECT".to_owned());
+    }
+    let outside = match judge.connect(&host, port).await {
+        Ok(outside) => outside,
+        Err(refusal) => return refusal,
+    };
+    // Small messages are not held back.
+    let _ = outside.set_nodelay(true);
+    if is_connect {
+        *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((on(request), outside));
+        return Response::new(Either::Left(Full::default()));
+    }
+    forward(request, outside).await.unwrap_or_else(|error| plain(StatusCode::BAD_GATEWAY, format!("{host}:{port}: {error}")))
+}
+
+/// Sends a request to the server that it is for, on a connection of its own.
+async fn forward(request: Request<Incoming>, outside: TcpStream) -> Result<Answer, String> {
+    let (mut head, body) = request.into_parts();
+    let authority = head.uri.authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
+    // Credentials before the host are for a header, which the program has set or not.
+    let authority = authority.rsplit('@').next().unwrap_or_default();
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    head.uri = path.parse::<Uri>().map_err(|error| error.to_string())?;
+    of_one_connection(&mut head.headers);
+    // The server is the one that was judged, whatever the header said.
+    head.headers.insert(HOST, HeaderValue::from_str(authority).map_err(|error| error.to_string())?);
+    let (mut sender, connection) = client::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .handshake(TokioIo::new(outside))
+        .await
+        .map_err(|error| error.to_string())?;
+    let driver = AbortOnDropHandle::new(tokio::spawn(async move {
+        // An error is that of the request or of its body.
+        let _ = connection.await;
+    }));
+    let response = sender.send_request(Request::from_parts(head, body)).await.map_err(|error| error.to_string())?;
+    let (mut head, body) = response.into_parts();
+    of_one_connection(&mut head.headers);
+    Ok(Response::from_parts(head, Either::Right(Driven { body, _driver: driver })))
+}
+
+/// Removes the headers that are about one connection.
+fn of_one_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|names| names.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&OF_CONNECTION) {
+        headers.remove(name);
+    }
+    for name in OF_CONNECTION_TOO {
+        headers.remove(name);
+    }
+}
+
+/// An answer of the proxy itself.
+fn plain(status: StatusCode, text: String) -> Answer {
+    let mut answer = Response::new(Either::Left(Full::new(Bytes::from(text + "\n"))));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer
+}
+
+/// The body of an answer, and the task that receives it. With the body, the task ends.
+struct Driven {
+    body: Incoming,
+    _driver: AbortOnDropHandle<()>,
+}
+
+impl Body for Driven {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The time of the last byte of a connection.
+#[derive(Clone)]
+struct Activity {
+    began: Instant,
+    /// Milliseconds after `began`.
+    last: Arc<AtomicU64>,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self { began: Instant::now(), last: Arc::default() }
+    }
+}
+
+impl Activity {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn note(&self) {
+        self.last.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Resolves when there was no byte for `idle`.
+    async fn is_over(&self, idle: Duration) {
+        loop {
+            let quiet = Duration::from_millis(self.now().saturating_sub(self.last.load(Ordering::Relaxed)));
+            match idle.checked_sub(quiet) {
+                Some(rest) if !rest.is_zero() => sleep(rest).await,
+                _ => return,
+            }
+        }
+    }
+}
+
+/// A stream whose bytes are noted: all bytes of a connection pass it, in one direction or the other.
+struct Watched<S> {
+    stream: S,
+    activity: Activity,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            self.activity.note();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if written.is_ready() {
+            self.activity.note();
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_host_config::AddressRules;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+        time::timeout,
+    };
+
+    use super::*;
+
+    /// A proxy that reaches one port of this machine, with its folder.
+    fn proxy(port: u16) -> (tempfile::TempDir, Proxy) {
+        let dir = tempfile::tempdir().unwrap();
+        // Longer than the name of a socket may be.
+        let deep = dir.path().join("x".repeat(120));
+        std::fs::create_dir(&deep).unwrap();
+        let rules = Arc::new(AddressRules::default());
+        let egress = Egress::new(std::iter::empty(), rules, &[port], "");
+        let proxy = Proxy::start(deep.join("socket"), egress, "plugin:acme/coder/default".to_owned(), None).unwrap();
+        (dir, proxy)
+    }
+
+    async fn connect(proxy: &Proxy) -> UnixStream {
+        let dir = std::fs::File::open(proxy.socket().parent().unwrap()).unwrap();
+        UnixStream::connect(format!("/proc/self/fd/{}/socket", dir.as_raw_fd())).await.unwrap()
+    }
+
+    async fn said(proxy: &Proxy, request: &str) -> String {
+        let mut stream = connect(proxy).await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        timeout(Duration::from_secs(20), stream.read_to_string(&mut text)).await.unwrap().unwrap();
+        text
+    }
+
+    /// A server that answers each connection with the head that it got, and its port.
+    async fn server() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        let Ok(byte) = stream.read_u8().await else { return };
+                        head.push(byte);
+                    }
+                    let answer = format!("HTTP/1.1 200 OK\r\nKeep-Alive: 1\r\nContent-Length: {}\r\n\r\n", head.len());
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    stream.write_all(&head).await.unwrap();
+                });
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn requests_and_tunnels_reach_what_is_allowed_and_nothing_else() {
+        let port = server().await;
+        let (_dir, proxy) = proxy(port);
+        let request =
+            format!("CONNECT localhost:{port} HTTP/1.1\r\nHost: x\r\n\r\nGET /in HTTP/1.1\r\nConnection: close\r\n\r\n");
+        let tunnel = said(&proxy, &request).await;
+        assert!(tunnel.starts_with("HTTP/1.1 200 OK\r\n") && tunnel.contains("GET /in HTTP/1.1\r\n"), "{tunnel}");
+        let request = format!(
+            "GET http://u:p@127.0.0.1:{port}/path?q=1 HTTP/1.1\r\nHost: another.example\r\nProxy-Authorization: Basic eA==\r\n\
+             Connection: close, X-Hop\r\nX-Hop: 1\r\nX-Kept: 1\r\n\r\n"
+        );
+        let passed = said(&proxy, &request).await.to_ascii_lowercase();
+        assert!(passed.contains("get /path?q=1 http/1.1\r\n") && passed.contains("x-kept: 1\r\n"), "{passed}");
+        assert!(passed.contains(&format!("host: 127.0.0.1:{port}\r\n")) && !passed.contains("another.example"), "{passed}");
+        assert!(!passed.contains("proxy-auth") && !passed.contains("x-hop: 1") && !passed.contains("keep-alive: 1"), "{passed}");
+        // The second request of a connection is judged like the first.
+        let request = format!(
+            "GET http://localhost:{port}/one HTTP/1.1\r\nHost: x\r\n\r\n\
+             GET http://example.com/two HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\r\n"
+        );
+        let two = said(&proxy, &request).await;
+        assert!(two.contains("GET /one HTTP/1.1\r\n") && !two.contains("GET /two"), "{two}");
+        assert!(two.contains("HTTP/1.1 403 Forbidden\r\n") && two.contains("does not connect to example.com:80"), "{two}");
+        for (request, expect) in [
+            ("CONNECT example.com:443 HTTP/1.1\r\nConnection: close\r\n\r\n", "403 Forbidden"),
+            ("CONNECT example.com HTTP/1.1\r\nConnection: close\r\n\r\n", "400 Bad Request"),
+            ("GET /path HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", "400 Bad Request"),
+            ("GET https://localhost/ HTTP/1.1\r\nConnection: close\r\n\r\n", "400 Bad Request"),
+            ("GET ftp://localhost:21/ HTTP/1.1\r\nConnection: close\r\n\r\n", "400 Bad Request"),
+            ("\x16\x03\x01 no HTTP\r\n\r\n", "400 Bad Request"),
+        ] {
+            let answer = said(&proxy, request).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {expect}\r\n")), "{request:?}: {answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_and_the_connections_of_a_run_have_bounds() {
+        let port = server().await;
+        let (_dir, proxy) = proxy(port);
+        let large =
+            format!("GET http://localhost:{port}/ HTTP/1.1\r\nConnection: close\r\nX: {}\r\n\r\n", "x".repeat(4 * MAX_HEAD));
+        let mut stream = connect(&proxy).await;
+        // The proxy may close before the end of it.
+        let _ = stream.write_all(large.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 431 ") || answer.is_empty(), "{answer}");
+
+        let mut idle = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            idle.push(connect(&proxy).await);
+        }
+        let mut waiting = connect(&proxy).await;
+        waiting.write_all(b"CONNECT x:1 HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        timeout(Duration::from_millis(300), waiting.read_to_string(&mut text)).await.unwrap_err();
+        idle.truncate(1);
+        timeout(Duration::from_secs(20), waiting.read_to_string(&mut text)).await.unwrap().unwrap();
+        assert!(text.starts_with("HTTP/1.1 403 "), "{text}");
+        let socket = proxy.socket().to_owned();
+        drop(proxy);
+        assert!(!socket.exists());
+        timeout(Duration::from_secs(20), idle[0].read_u8()).await.unwrap().unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_over_when_no_byte_has_passed_for_long() {
+        let activity = Activity::default();
+        let over = activity.is_over(Duration::from_millis(150));
+        let noting = async {
+            for _ in 0..4 {
+                sleep(Duration::from_millis(60)).await;
+                activity.note();
+            }
+        };
+        let began = Instant::now();
+        tokio::join!(over, noting);
+        assert!(began.elapsed() >= Duration::from_millis(380), "{:?}", began.elapsed());
+    }
+}
