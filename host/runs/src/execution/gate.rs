@@ -339,6 +339,8 @@ impl<'a, K: Kind> AdmittedCall<'a, K> {
             run.writer.audit(record);
         }
         async move {
+            // All of it: it closes the entry when the call is over, and not before its outcome is recorded.
+            let open = open;
             if !run.journal.is_settled(open.id) {
                 let (recorded, blobs) = run.recorded(&outcome).await?;
                 run.journal.settle_open(open.id, recorded, blobs);

@@ -48,7 +48,7 @@ pub struct RecordingText {
     stage: Stage,
     /// Digests of blobs that were named.
     named: BTreeSet<String>,
-    /// Those whose content is not in the text yet.
+    /// Digests of blobs whose content is not in the text yet.
     blobs: VecDeque<String>,
     has_blob: bool,
 }
