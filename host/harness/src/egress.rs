@@ -88,9 +88,10 @@ impl Egress {
         &self.local_ports
     }
 
-    /// True if a destination is the host of the run on this machine. It may trust programs of this machine, which an agent is not.
-    pub(crate) fn is_own_host(&self, host: &str, port: u16) -> bool {
-        self.own_port == Some(port) && is_loopback(host)
+    /// True if the other end of a connection is the host of the run on this machine, by whatever name it was found. The host may trust
+    /// programs of this machine, which an agent is not.
+    pub(crate) fn is_own_host(&self, peer: SocketAddr) -> bool {
+        self.own_port == Some(peer.port()) && peer.ip().to_canonical().is_loopback()
     }
 
     /// Connects to a destination. A name is resolved once, and the address that was judged is the one that is connected to.
@@ -198,8 +199,16 @@ mod tests {
             check(&rules, host, 443, Err(EgressError::HostNotAllowed)).await;
         }
         check(&rules, "10.0.0.1", 9000, Err(EgressError::HostNotAllowed)).await;
-        assert!(rules.is_own_host("localhost", 7070) && !rules.is_own_host("localhost", 9000));
-        assert!(!rules.is_own_host("10.0.0.1", 7070));
+        for (peer, expect) in [
+            ("127.0.0.1:7070", true),
+            ("127.0.0.2:7070", true),
+            ("[::1]:7070", true),
+            ("[::ffff:127.0.0.1]:7070", true),
+            ("127.0.0.1:9000", false),
+            ("10.0.0.1:7070", false),
+        ] {
+            assert_eq!(rules.is_own_host(peer.parse().unwrap()), expect, "{peer}");
+        }
     }
 
     #[tokio::test]

@@ -266,13 +266,13 @@ async fn answer(request: Request<Incoming>, judge: &Judge, tunnel: &Tunnel) -> A
     if !is_connect {
         return pass_on(request, (&host, port), judge).await;
     }
-    let end = if judge.egress.is_own_host(&host, port) {
-        TunnelEnd::OwnHost(port)
-    } else {
-        match judge.connect(&host, port).await {
-            Ok(outside) => TunnelEnd::Bytes(outside),
-            Err(refusal) => return refusal,
-        }
+    let outside = match judge.connect(&host, port).await {
+        Ok(outside) => outside,
+        Err(refusal) => return refusal,
+    };
+    let end = match outside.peer_addr() {
+        Ok(peer) if !judge.egress.is_own_host(peer) => TunnelEnd::Bytes(outside),
+        _ => TunnelEnd::OwnHost(port),
     };
     *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((on(request), end));
     Response::new(Either::Left(Full::default()))
@@ -394,8 +394,8 @@ mod tests {
         // Longer than the name of a socket may be.
         let deep = dir.path().join("x".repeat(120));
         std::fs::create_dir(&deep).unwrap();
-        let rules = Arc::new(AddressRules::default());
-        let egress = Egress::new(std::iter::empty(), rules, ports, base_url);
+        let rules = Arc::new(AddressRules::new(&["127.0.0.2".to_owned()]).unwrap());
+        let egress = Egress::new(["127.0.0.2:*".to_owned()].iter(), rules, ports, base_url);
         let proxy = Proxy::start(deep.join("socket"), egress, "plugin:acme/coder/default".to_owned(), None).unwrap();
         (dir, proxy)
     }
@@ -415,7 +415,11 @@ mod tests {
 
     /// A server that answers each connection with the head that it got, and its port.
     async fn server() -> u16 {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        server_at("127.0.0.1:0").await
+    }
+
+    async fn server_at(address: &str) -> u16 {
+        let listener = TcpListener::bind(address).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
@@ -484,6 +488,13 @@ mod tests {
         assert!(said.contains("get /one http/1.1\r\n") && said.contains("post /two http/1.1\r\n"), "{said}");
         assert!(said.contains(&format!("host: localhost:{port}\r\n")), "{said}");
         assert_eq!(said.matches("via: 1.1 agent-host\r\n").count(), 2, "{said}");
+        // By another name that a rule allows, it is the same host.
+        let everywhere = server_at("0.0.0.0:0").await;
+        let (_dir, other) = proxy_of(&[], &format!("http://localhost:{everywhere}"));
+        let request =
+            format!("CONNECT 127.0.0.2:{everywhere} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let by_name = self::said(&other, &request).await.to_ascii_lowercase();
+        assert!(by_name.contains("get / http/1.1\r\n") && by_name.contains("via: 1.1 agent-host\r\n"), "{by_name}");
         for inner in ["CONNECT 127.0.0.1:1 HTTP/1.1\r\nConnection: close\r\n\r\n", "\x16\x03\x01 no HTTP\r\n\r\n"] {
             let answer = self::said(&proxy, &format!("CONNECT localhost:{port} HTTP/1.1\r\n\r\n{inner}")).await;
             assert!(answer.contains("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
