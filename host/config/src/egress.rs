@@ -19,8 +19,9 @@ const MAX_TIMEOUT_MS: u64 = 10 * 60 * 1000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EgressConfig {
-    /// Addresses that may be reached although they are not public: `10.1.2.0/24`, `127.0.0.1`, `fd00::/8`. The owner
-    /// of a name decides by its DNS which address it has, so these are open to every run that may reach any host.
+    /// Addresses that guests, and coding agents in a sandbox of `bwrap`, may reach although they are not public: `10.1.2.0/24`,
+    /// `127.0.0.1`, `fd00::/8`. The owner of a name decides by its DNS which address it has, so these are open to every run that
+    /// may reach any host.
     pub allow_addresses: Vec<String>,
     /// Redirects of one request that are followed.
     pub max_redirects: usize,

@@ -30,6 +30,8 @@ pub(crate) struct Egress {
     addresses: Arc<AddressRules>,
     /// Ports of this machine.
     local_ports: BTreeSet<u16>,
+    /// The port of the host of the run, where it is this machine.
+    own_port: Option<u16>,
     /// The host of the run, where it is not this machine.
     own_host: Option<(String, u16)>,
 }
@@ -72,19 +74,24 @@ impl Egress {
         base_url: &str,
     ) -> Self {
         let mut local_ports: BTreeSet<u16> = connect_ports.iter().copied().filter(|port| is_forwarded(*port)).collect();
-        let own_host = authority(base_url).and_then(|(host, port)| {
-            if is_loopback(&host) {
-                local_ports.insert(port);
-                return None;
-            }
-            Some((host, port))
-        });
-        Self { hosts: hosts.filter_map(|host| host.parse().ok()).collect(), addresses, local_ports, own_host }
+        let (mut own_host, mut own_port) = (authority(base_url), None);
+        if let Some((_, port)) = own_host.take_if(|(host, _)| is_loopback(host)) {
+            local_ports.insert(port);
+            own_port = Some(port);
+        }
+        let hosts = hosts.filter_map(|host| host.parse().ok()).collect();
+        Self { hosts, addresses, local_ports, own_port, own_host }
     }
 
     /// Ports of this machine that may be reached.
     pub(crate) const fn local_ports(&self) -> &BTreeSet<u16> {
         &self.local_ports
+    }
+
+    /// True if the other end of a connection is the host of the run on this machine, by whatever name it was found. The host may trust
+    /// programs of this machine, which an agent is not.
+    pub(crate) fn is_own_host(&self, peer: SocketAddr) -> bool {
+        self.own_port == Some(peer.port()) && peer.ip().to_canonical().is_loopback()
     }
 
     /// Connects to a destination. A name is resolved once, and the address that was judged is the one that is connected to.
@@ -192,6 +199,16 @@ mod tests {
             check(&rules, host, 443, Err(EgressError::HostNotAllowed)).await;
         }
         check(&rules, "10.0.0.1", 9000, Err(EgressError::HostNotAllowed)).await;
+        for (peer, expect) in [
+            ("127.0.0.1:7070", true),
+            ("127.0.0.2:7070", true),
+            ("[::1]:7070", true),
+            ("[::ffff:127.0.0.1]:7070", true),
+            ("127.0.0.1:9000", false),
+            ("10.0.0.1:7070", false),
+        ] {
+            assert_eq!(rules.is_own_host(peer.parse().unwrap()), expect, "{peer}");
+        }
     }
 
     #[tokio::test]

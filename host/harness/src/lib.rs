@@ -20,7 +20,7 @@
 //! | `results`, `secrets` | what an agent says, as results without secrets |
 //! | `process`, `launcher`, `confinement` | processes: their bounds, their end, what they reach |
 //! | `enclosure`, `bubblewrap`, `sandbox`, `forwarder` | the sandbox of `bwrap`: its files, and its network within |
-//! | `proxy`, `egress` | the network of a sandbox, outside of it: the proxy, and the destinations that it may reach |
+//! | `proxy`, `activity`, `egress` | the network of a sandbox, outside of it: the proxy, and the destinations that it may reach |
 //! | `host_client`, `transport` | requests to the host |
 //! | `doctor` | examination of a harness |
 //! | `failure`, `stop`, `agent_run` | reasons of an end; everything that one run is about |
@@ -31,6 +31,7 @@
 
 mod acp;
 mod acp_schema;
+mod activity;
 mod agent_run;
 mod bubblewrap;
 mod claude;

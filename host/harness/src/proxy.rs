@@ -2,7 +2,8 @@
 //!
 //! The proxy speaks HTTP/1.1 on a socket that the sandbox has as a file: `CONNECT` for a tunnel, and requests with a whole `http` URL.
 //! [`Egress`] judges every destination; a refusal is `403` with the setting that would allow it, and a result of the run
-//! (`harness.network`). The proxy adds no credentials and looks into no tunnel.
+//! (`harness.network`). The proxy adds no credentials and looks into no tunnel but that to the host of the run: requests to the host say
+//! that they come by a proxy (`Via`), so that the host does not take the agent for a user of this machine (`loopback_without_key`).
 
 use std::{
     collections::BTreeSet,
@@ -11,10 +12,7 @@ use std::{
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     pin::Pin,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -22,7 +20,7 @@ use std::{
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri,
-    header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, UPGRADE},
+    header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, UPGRADE, VIA},
 };
 use http_body_util::{Either, Full};
 use hyper::{
@@ -36,14 +34,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional},
+    io::copy_bidirectional,
     net::{TcpStream, UnixListener, UnixStream},
     task::{JoinHandle, JoinSet},
-    time::{Instant, sleep},
+    time::sleep,
 };
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
+    activity::{Activity, Watched},
     egress::{Egress, EgressError},
     results::{BesideTurn, cut},
 };
@@ -137,7 +136,11 @@ struct Refusals {
 impl Judge {
     async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, Answer> {
         let problem = match self.egress.connect(host, port).await {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                // Small messages are not held back.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
             Err(problem) => problem,
         };
         let host = cut(host, MAX_HOST);
@@ -194,8 +197,19 @@ async fn serve(listener: UnixListener, judge: Arc<Judge>) {
     }
 }
 
+/// The value of `Via` in requests that the proxy passes on (RFC 9110, section 7.6.3).
+const PASSED_ON: HeaderValue = HeaderValue::from_static("1.1 agent-host");
+
 /// The tunnel that a connection becomes.
-type Tunnel = Arc<Mutex<Option<(OnUpgrade, TcpStream)>>>;
+type Tunnel = Arc<Mutex<Option<(OnUpgrade, TunnelEnd)>>>;
+
+/// The other end of a tunnel.
+enum TunnelEnd {
+    /// A destination, to which bytes go as they are.
+    Bytes(TcpStream),
+    /// The host of the run on this machine, by this port: each request is passed on by itself.
+    OwnHost(u16),
+}
 
 /// Serves one connection until it ends, or nothing was sent on it for long.
 async fn attend(stream: UnixStream, judge: Arc<Judge>) {
@@ -207,21 +221,34 @@ async fn attend(stream: UnixStream, judge: Arc<Judge>) {
             let (judge, tunnel) = (Arc::clone(&judge), Arc::clone(&tunnel));
             async move { Ok::<_, Infallible>(answer(request, &judge, &tunnel).await) }
         });
-        let mut builder = server::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(MAX_HEAD).half_close(true);
         // The program has gone, or has sent what is no HTTP; nobody is there to be told.
-        let _ = builder.serve_connection(stream, service).with_upgrades().await;
+        let _ = http_server().serve_connection(stream, service).with_upgrades().await;
         let taken = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((upgrade, mut outside)) = taken
-            && let Ok(inside) = upgrade.await
-        {
-            let _ = copy_bidirectional(&mut TokioIo::new(inside), &mut outside).await;
+        let Some((upgrade, end)) = taken else { return };
+        let Ok(inside) = upgrade.await else { return };
+        match end {
+            TunnelEnd::Bytes(mut outside) => {
+                let _ = copy_bidirectional(&mut TokioIo::new(inside), &mut outside).await;
+            }
+            TunnelEnd::OwnHost(port) => {
+                let service = service_fn(|request| {
+                    let judge = Arc::clone(&judge);
+                    async move { Ok::<_, Infallible>(answer_of_host(request, port, &judge).await) }
+                });
+                let _ = http_server().serve_connection(inside, service).await;
+            }
         }
     };
     tokio::select! {
         () = served => {}
         () = activity.is_over(IDLE) => {}
     }
+}
+
+fn http_server() -> server::Builder {
+    let mut builder = server::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(MAX_HEAD).half_close(true);
+    builder
 }
 
 async fn answer(request: Request<Incoming>, judge: &Judge, tunnel: &Tunnel) -> Answer {
@@ -236,30 +263,53 @@ async fn answer(request: Request<Incoming>, judge: &Judge, tunnel: &Tunnel) -> A
     if !is_connect && uri.scheme_str() != Some("http") {
         return plain(StatusCode::BAD_REQUEST, "a URL of this proxy is one of `http`; `https` goes by CONNECT".to_owned());
     }
+    if !is_connect {
+        return pass_on(request, (&host, port), judge).await;
+    }
     let outside = match judge.connect(&host, port).await {
         Ok(outside) => outside,
         Err(refusal) => return refusal,
     };
-    // Small messages are not held back.
-    let _ = outside.set_nodelay(true);
-    if is_connect {
-        *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((on(request), outside));
-        return Response::new(Either::Left(Full::default()));
+    let end = match outside.peer_addr() {
+        Ok(peer) if !judge.egress.is_own_host(peer) => TunnelEnd::Bytes(outside),
+        _ => TunnelEnd::OwnHost(port),
+    };
+    *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((on(request), end));
+    Response::new(Either::Left(Full::default()))
+}
+
+/// The answer of the host of the run to a request in a tunnel.
+async fn answer_of_host(request: Request<Incoming>, port: u16, judge: &Judge) -> Answer {
+    if request.method() == Method::CONNECT || request.uri().authority().is_some() {
+        return plain(StatusCode::BAD_REQUEST, "a request to the host has a path and no URL".to_owned());
     }
-    forward(request, outside).await.unwrap_or_else(|error| plain(StatusCode::BAD_GATEWAY, format!("{host}:{port}: {error}")))
+    pass_on(request, ("127.0.0.1", port), judge).await
+}
+
+/// Passes a request on to the destination, if that is allowed.
+async fn pass_on(request: Request<Incoming>, (host, port): (&str, u16), judge: &Judge) -> Answer {
+    match judge.connect(host, port).await {
+        Ok(outside) => {
+            let answer = forward(request, outside).await;
+            answer.unwrap_or_else(|error| plain(StatusCode::BAD_GATEWAY, format!("{host}:{port}: {error}")))
+        }
+        Err(refusal) => refusal,
+    }
 }
 
 /// Sends a request to the server that it is for, on a connection of its own.
 async fn forward(request: Request<Incoming>, outside: TcpStream) -> Result<Answer, String> {
     let (mut head, body) = request.into_parts();
-    let authority = head.uri.authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
-    // Credentials before the host are for a header, which the program has set or not.
-    let authority = authority.rsplit('@').next().unwrap_or_default();
+    // The server is the one that was judged, whatever the header said.
+    if let Some(authority) = head.uri.authority() {
+        // Credentials before the host are for a header, which the program has set or not.
+        let named = authority.as_str().rsplit('@').next().unwrap_or_default();
+        head.headers.insert(HOST, HeaderValue::from_str(named).map_err(|error| error.to_string())?);
+    }
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     head.uri = path.parse::<Uri>().map_err(|error| error.to_string())?;
     of_one_connection(&mut head.headers);
-    // The server is the one that was judged, whatever the header said.
-    head.headers.insert(HOST, HeaderValue::from_str(authority).map_err(|error| error.to_string())?);
+    head.headers.append(VIA, PASSED_ON);
     let (mut sender, connection) = client::Builder::new()
         .max_buf_size(MAX_HEAD)
         .handshake(TokioIo::new(outside))
@@ -323,75 +373,6 @@ impl Body for Driven {
     }
 }
 
-/// The time of the last byte of a connection.
-#[derive(Clone)]
-struct Activity {
-    began: Instant,
-    /// Milliseconds after `began`.
-    last: Arc<AtomicU64>,
-}
-
-impl Default for Activity {
-    fn default() -> Self {
-        Self { began: Instant::now(), last: Arc::default() }
-    }
-}
-
-impl Activity {
-    fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn note(&self) {
-        self.last.store(self.now(), Ordering::Relaxed);
-    }
-
-    /// Resolves when there was no byte for `idle`.
-    async fn is_over(&self, idle: Duration) {
-        loop {
-            let quiet = Duration::from_millis(self.now().saturating_sub(self.last.load(Ordering::Relaxed)));
-            match idle.checked_sub(quiet) {
-                Some(rest) if !rest.is_zero() => sleep(rest).await,
-                _ => return,
-            }
-        }
-    }
-}
-
-/// A stream whose bytes are noted: all bytes of a connection pass it, in one direction or the other.
-struct Watched<S> {
-    stream: S,
-    activity: Activity,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.activity.note();
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if written.is_ready() {
-            self.activity.note();
-        }
-        written
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use agent_host_config::AddressRules;
@@ -405,12 +386,16 @@ mod tests {
 
     /// A proxy that reaches one port of this machine, with its folder.
     fn proxy(port: u16) -> (tempfile::TempDir, Proxy) {
+        proxy_of(&[port], "")
+    }
+
+    fn proxy_of(ports: &[u16], base_url: &str) -> (tempfile::TempDir, Proxy) {
         let dir = tempfile::tempdir().unwrap();
         // Longer than the name of a socket may be.
         let deep = dir.path().join("x".repeat(120));
         std::fs::create_dir(&deep).unwrap();
-        let rules = Arc::new(AddressRules::default());
-        let egress = Egress::new(std::iter::empty(), rules, &[port], "");
+        let rules = Arc::new(AddressRules::new(&["127.0.0.2".to_owned()]).unwrap());
+        let egress = Egress::new(["127.0.0.2:*".to_owned()].iter(), rules, ports, base_url);
         let proxy = Proxy::start(deep.join("socket"), egress, "plugin:acme/coder/default".to_owned(), None).unwrap();
         (dir, proxy)
     }
@@ -430,7 +415,11 @@ mod tests {
 
     /// A server that answers each connection with the head that it got, and its port.
     async fn server() -> u16 {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        server_at("127.0.0.1:0").await
+    }
+
+    async fn server_at(address: &str) -> u16 {
+        let listener = TcpListener::bind(address).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
@@ -465,6 +454,7 @@ mod tests {
         assert!(passed.contains("get /path?q=1 http/1.1\r\n") && passed.contains("x-kept: 1\r\n"), "{passed}");
         assert!(passed.contains(&format!("host: 127.0.0.1:{port}\r\n")) && !passed.contains("another.example"), "{passed}");
         assert!(!passed.contains("proxy-auth") && !passed.contains("x-hop: 1") && !passed.contains("keep-alive: 1"), "{passed}");
+        assert!(passed.contains("via: 1.1 agent-host\r\n"), "{passed}");
         // The second request of a connection is judged like the first.
         let request = format!(
             "GET http://localhost:{port}/one HTTP/1.1\r\nHost: x\r\n\r\n\
@@ -483,6 +473,31 @@ mod tests {
         ] {
             let answer = said(&proxy, request).await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {expect}\r\n")), "{request:?}: {answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_host_of_the_run_is_told_that_requests_come_by_a_proxy() {
+        let port = server().await;
+        let (_dir, proxy) = proxy_of(&[port], &format!("http://localhost:{port}"));
+        let request = format!(
+            "CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\nGET /one HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n\
+             POST /two HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close, Via\r\nVia: none\r\n\r\n"
+        );
+        let said = said(&proxy, &request).await.to_ascii_lowercase();
+        assert!(said.contains("get /one http/1.1\r\n") && said.contains("post /two http/1.1\r\n"), "{said}");
+        assert!(said.contains(&format!("host: localhost:{port}\r\n")), "{said}");
+        assert_eq!(said.matches("via: 1.1 agent-host\r\n").count(), 2, "{said}");
+        // By another name that a rule allows, it is the same host.
+        let everywhere = server_at("0.0.0.0:0").await;
+        let (_dir, other) = proxy_of(&[], &format!("http://localhost:{everywhere}"));
+        let request =
+            format!("CONNECT 127.0.0.2:{everywhere} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let by_name = self::said(&other, &request).await.to_ascii_lowercase();
+        assert!(by_name.contains("get / http/1.1\r\n") && by_name.contains("via: 1.1 agent-host\r\n"), "{by_name}");
+        for inner in ["CONNECT 127.0.0.1:1 HTTP/1.1\r\nConnection: close\r\n\r\n", "\x16\x03\x01 no HTTP\r\n\r\n"] {
+            let answer = self::said(&proxy, &format!("CONNECT localhost:{port} HTTP/1.1\r\n\r\n{inner}")).await;
+            assert!(answer.contains("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
         }
     }
 
@@ -515,20 +530,5 @@ mod tests {
         drop(proxy);
         assert!(!socket.exists());
         timeout(Duration::from_secs(20), idle[0].read_u8()).await.unwrap().unwrap_err();
-    }
-
-    #[tokio::test]
-    async fn a_connection_is_over_when_no_byte_has_passed_for_long() {
-        let activity = Activity::default();
-        let over = activity.is_over(Duration::from_millis(150));
-        let noting = async {
-            for _ in 0..4 {
-                sleep(Duration::from_millis(60)).await;
-                activity.note();
-            }
-        };
-        let began = Instant::now();
-        tokio::join!(over, noting);
-        assert!(began.elapsed() >= Duration::from_millis(380), "{:?}", began.elapsed());
     }
 }

@@ -19,6 +19,8 @@ use crate::confinement::Confinement;
 const OWN: &str = "/dev/agent-host";
 /// The folder of shared memory.
 const SHARED_MEMORY: &str = "/dev/shm";
+/// The folder of temporary files.
+const TEMPORARY: &str = "/tmp";
 /// Devices of every sandbox.
 const OWN_DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
 /// Bytes of `/tmp` and of `/dev/shm`, each. Temporary files of programs that know `TMPDIR` are on disk.
@@ -83,8 +85,8 @@ fn own(name: &str) -> PathBuf {
 /// The arguments that close the folders in which mounts were made; the mounts stay as they are. `/proc` has settings of the whole
 /// machine, which a user 0 without any capability could write.
 fn closed(confinement: &Confinement) -> impl Iterator<Item = OsString> {
-    let places = ["/proc", "/dev", "/"].into_iter().filter(|place| !confinement.writable.contains(Path::new(place)));
-    places.flat_map(|place| ["--remount-ro".into(), place.into()])
+    let root = Some("/").filter(|root| !confinement.writable.contains(Path::new(root)));
+    ["/proc", "/dev"].into_iter().chain(root).flat_map(|place| ["--remount-ro".into(), place.into()])
 }
 
 /// The arguments of `bwrap` by which a program is executed in a sandbox of its own, to see whether one can be made.
@@ -148,8 +150,11 @@ fn mounts(confinement: &Confinement) -> BTreeMap<PathBuf, Mount> {
         (PathBuf::from("/dev"), Mount::Dev),
         (PathBuf::from(SHARED_MEMORY), Mount::Memory),
         (PathBuf::from("/proc"), Mount::Proc),
-        (PathBuf::from("/tmp"), Mount::Memory),
     ]);
+    // The operator may give the folder of the host, alone or with all that is around it.
+    if !confinement.writable.iter().any(|root| Path::new(TEMPORARY).starts_with(root)) {
+        all.insert(PathBuf::from(TEMPORARY), Mount::Memory);
+    }
     let writable = confinement.writable.iter().map(|path| (path, Mode::Write));
     let readable = confinement.readable.iter().map(|path| (path, Mode::Read));
     let mut links = BTreeMap::new();
@@ -211,7 +216,7 @@ fn nearest<'a>(all: &'a BTreeMap<PathBuf, Mount>, path: &Path) -> Option<&'a Mou
 fn is_own(path: &Path) -> bool {
     let device = path.strip_prefix("/dev").ok();
     path.starts_with("/proc")
-        || path == Path::new(SHARED_MEMORY)
+        || [Path::new("/dev"), Path::new(SHARED_MEMORY)].contains(&path)
         || device.is_some_and(|device| OWN_DEVICES.iter().any(|name| device == Path::new(name)))
 }
 
@@ -292,6 +297,8 @@ mod tests {
         let devices: Vec<_> = all.keys().filter(|path| path.starts_with("/dev")).collect();
         assert_eq!(devices, [Path::new("/dev"), Path::new("/dev/shm")], "{all:?}");
         let own = mounts(&confinement(&[], &[Path::new("/tmp")]));
+        let all_of_it = mounts(&confinement(&[Path::new("/dev"), Path::new("/usr")], &[Path::new("/")]));
+        assert_eq!(all_of_it.keys().collect::<Vec<_>>(), ["/", "/dev", "/dev/shm", "/proc"].map(Path::new));
         let tmp = own.get(Path::new("/tmp"));
         assert_eq!(tmp, Some(&Mount::Path(Mode::Write)), "the operator may give the folder of the host");
     }

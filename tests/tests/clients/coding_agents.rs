@@ -192,10 +192,12 @@ async fn an_agent_in_a_sandbox_reaches_its_endpoint_and_the_hosts_of_its_binding
     let set = said(&host, r#"mcp state_set {"scope":"conversation","key":"color","value":"blue"}"#).await.completed();
     let set: Value = serde_json::from_str(&set.message_texts().concat()).unwrap_or_else(|error| panic!("{error}: {set}"));
     assert!(set["called"]["result"].is_object() && set["called"]["result"]["isError"] != true, "{set}");
-    let orders = format!("fetch http://127.0.0.2:{port}/\nsay |\nfetch http://example.com/\nremember one");
+    // The host trusts programs of this machine, and an agent is none of them.
+    let url = host.urls().borrow().clone();
+    let orders = format!("fetch http://127.0.0.2:{port}/\nsay |\nfetch {url}/api/v1/runs\nsay |\nfetch http://example.com/");
     let ended = said(&host, &orders).await.completed();
     let texts = ended.message_texts().concat();
-    assert!(texts.starts_with("200 5 hello|403 ") && texts.contains("does not connect to example.com:80"), "{ended}");
+    assert!(texts.starts_with("200 5 hello|401 ") && texts.contains("does not connect to example.com:80"), "{ended}");
     let refused = json!({ "host": "example.com", "port": 80, "allowed": false, "reason": "host_not_allowed" });
     assert_eq!(ended.of("harness.network"), [&refused], "{ended}");
     let executors = host.get("/api/v1/executors").await;

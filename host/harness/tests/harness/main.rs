@@ -10,6 +10,7 @@ mod sandboxes;
 mod turns;
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -64,7 +65,19 @@ impl World {
         world
     }
 
+    /// With a launcher that is another program.
+    pub(crate) fn with_launcher(more: &str, launcher: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut world = Self { host: Arc::default(), dir, harness: None };
+        world.start_by(launcher.iter().map(Into::into).collect(), more, &[&python().0, "-B", &peer()]);
+        world
+    }
+
     pub(crate) fn start(&mut self, more: &str, command: &[&str]) {
+        self.start_by(vec![launcher().into_os_string()], more, command);
+    }
+
+    fn start_by(&mut self, launcher: Vec<OsString>, more: &str, command: &[&str]) {
         let peer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness");
         let (_, prefix) = python();
         let preset = if more.contains("preset") { "" } else { "preset = \"acp\"\n" };
@@ -77,7 +90,6 @@ impl World {
         if command.contains(&"--key") {
             env.push(variable("OPENAI_API_KEY", "sk-canary-of-codex", true));
         }
-        let launcher = vec![launcher().into_os_string()];
         let addresses = Arc::new(AddressRules::new(&[PUBLIC.to_owned()]).unwrap());
         let setup = HarnessSetup { config, env, data_dir: self.dir.path().join("data"), launcher, addresses };
         self.harness = Some(Harness::start(setup, Arc::clone(&self.host) as _).unwrap());
