@@ -80,9 +80,9 @@ async fn a_run_that_kills_its_host_each_time_it_comes_back_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn runs_that_the_host_died_with_come_back_one_at_a_time_and_behind_others() {
+async fn runs_on_their_last_try_come_back_one_at_a_time_and_behind_others() {
     let config = "[limits]\nmax_live_runs = 50\npark_after_ms = 3600000\n\
-                  [[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\nmax_attempts = 5\n";
+                  [[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\nmax_attempts = 2\n";
     let mut host = Host::limited(&["steps"], config);
     let mut suspects = Vec::new();
     for _ in 0..3 {

@@ -1,7 +1,7 @@
-//! Runs that the host died with, and that have come no further since: one of them may be what it died of, such as a run for which
-//! the machine has too little memory. They come back after all others, by workspace: one at first, and with each that the host
-//! survives one more at a time. So they bring down neither the runs of other workspaces nor most of their own, whose tries
-//! are not counted while they wait.
+//! Runs on their last try: the host died in each try before, and they came no further. One of them may be what it died of, such as a
+//! run for which the machine has too little memory. They come back after all others, by workspace: one at first, and with
+//! each that the host survives one more at a time. So one of them costs neither the runs of other workspaces nor most of its
+//! own their last try, which is not counted while they wait.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -67,7 +67,7 @@ impl Comeback {
 }
 
 impl RunTask {
-    /// Waits for the place of a run that the host died with before, and that has come no further since. `None` for all other runs.
+    /// Waits for the place of a run on its last try. `None` for all other runs.
     pub(crate) async fn comeback(&self) -> Result<Option<Comeback>, HostError> {
         let record = &self.run.record;
         if self.run.resumption != Resumption::Interrupted || record.run.resumes == 0 {
@@ -75,7 +75,7 @@ impl RunTask {
         }
         let limits = self.runs.shared.limits();
         match EarlierJournal::read(&self.runs.ledger, record.run_no, &limits) {
-            Ok(Some(journal)) if journal.without_progress > 0 => {}
+            Ok(Some(journal)) if journal.without_progress > 0 && journal.without_progress + 1 >= self.run.terms.max_attempts => {}
             // The start of the run says what is wrong with its journal.
             _ => return Ok(None),
         }

@@ -83,7 +83,7 @@ pub(crate) struct RunsOfCell {
     pub(crate) lease_key: LeaseKey,
     /// Notified when a parked run may be due earlier than the next one that the clock knows.
     pub(crate) alarm: Notify,
-    /// Runs that the host died with before.
+    /// Runs on their last try.
     comebacks: Comebacks,
     /// One permit for each parked run that is being resumed.
     pub(crate) waking: Arc<Semaphore>,
