@@ -83,7 +83,7 @@ async fn a_component_that_is_too_much_for_the_compiler_stops_nobody() {
     host.terminate();
 
     // The host serves while a compiler is busy.
-    drop_in(host.dir(), "bomb.wasm", &bomb(80));
+    drop_in(host.dir(), "bomb.wasm", &bomb(240));
     let began = Instant::now();
     host.revive();
     let ready: Value = reqwest::get(format!("{}/readyz", *host.urls().borrow())).await.unwrap().json().await.unwrap();
@@ -104,7 +104,7 @@ async fn a_component_that_is_too_much_for_the_compiler_stops_nobody() {
     // Neither time nor memory is without bounds.
     host.terminate();
     host.reconfigure(|_| config("compile_memory_bytes = 67108864\n"));
-    drop_in(host.dir(), "bomb.wasm", &bomb(81));
+    drop_in(host.dir(), "bomb.wasm", &bomb(241));
     host.revive();
     let refused = report(&host, "bomb.wasm").await;
     assert_eq!(refused["refusal"]["code"], "compile_memory", "{refused}");
