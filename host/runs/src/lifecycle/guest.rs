@@ -61,11 +61,11 @@ impl Body for GuestBody {
     }
 
     async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
-        let (comeback, admission, place) = {
+        let (last_try, admission, place) = {
             let waited = pin!(async {
-                let comeback = Box::pin(task.comeback()).await?;
+                let last_try = Box::pin(task.last_try()).await?;
                 let admission = task.admission().await?;
-                Ok::<_, HostError>((comeback, admission, task.runs.shared.sandbox.place().await))
+                Ok::<_, HostError>((last_try, admission, task.runs.shared.sandbox.place().await))
             });
             match task.unless_interrupted(waited).await {
                 Ok(waited) => waited?,
@@ -97,8 +97,8 @@ impl Body for GuestBody {
             span.within(task.assemble(start, None))
         };
         let AssembledContext { running, calls, context, world } = assembled.await?;
-        if let Some(comeback) = comeback {
-            tokio::spawn(comeback.until_survived(task.runs.ledger.watch(task.run.record.run_no)));
+        if let Some(last_try) = last_try {
+            tokio::spawn(last_try.until_survived(task.runs.ledger.watch(task.run.record.run_no)));
         }
         self.running = Some(running);
         self.prepared = Some(Box::new(PreparedGuest { place, runner, context, world, calls }));

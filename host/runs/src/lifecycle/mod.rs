@@ -7,13 +7,13 @@ mod appended;
 pub(crate) mod body;
 pub(crate) mod cancel;
 pub(crate) mod claims;
-mod comebacks;
 pub(crate) mod dead_letters;
 pub(crate) mod executor;
 pub(crate) mod executors;
 pub(crate) mod family;
 pub(crate) mod guest;
 pub(crate) mod import;
+mod last_tries;
 pub(crate) mod lease;
 pub(crate) mod lines;
 pub(crate) mod native;
@@ -41,8 +41,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
     claims::ClaimHandle,
-    comebacks::Comebacks,
     executors::Executors,
+    last_tries::LastTries,
     lease::LeaseKey,
     lines::Lines,
     queue::{admission::Admissions, waiting::WaitingRuns},
@@ -84,7 +84,7 @@ pub(crate) struct RunsOfCell {
     /// Notified when a parked run may be due earlier than the next one that the clock knows.
     pub(crate) alarm: Notify,
     /// Runs on their last try.
-    comebacks: Comebacks,
+    last_tries: LastTries,
     /// One permit for each parked run that is being resumed.
     pub(crate) waking: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
@@ -120,7 +120,7 @@ impl Runs {
             claims: Mutex::default(),
             lease_key,
             alarm: Notify::new(),
-            comebacks: Comebacks::default(),
+            last_tries: LastTries::default(),
             waking: Arc::new(Semaphore::new(MAX_WAKING)),
             tasks: TaskTracker::new(),
             stopping: shared.stopping.child_token(),

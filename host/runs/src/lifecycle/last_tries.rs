@@ -24,51 +24,54 @@ const OTHERS_FIRST: Duration = Duration::from_millis(if cfg!(test) { 100 } else 
 const SURVIVED: Duration = Duration::from_secs(5);
 
 /// The lines in which such runs wait, by workspace.
-pub(crate) struct Comebacks {
+pub(crate) struct LastTries {
     began: Instant,
-    lanes: Mutex<HashMap<String, Arc<Semaphore>>>,
+    lines: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 /// The place of a run among those that come back at one time.
-pub(crate) struct Comeback {
-    lane: Arc<Semaphore>,
+pub(crate) struct LastTry {
+    line: Arc<Semaphore>,
     place: OwnedSemaphorePermit,
 }
 
-impl Default for Comebacks {
+impl Default for LastTries {
     fn default() -> Self {
-        Self { began: Instant::now(), lanes: Mutex::default() }
+        Self { began: Instant::now(), lines: Mutex::default() }
     }
 }
 
-impl Comebacks {
+impl LastTries {
     /// Waits for a place, first come first served.
-    async fn enter(&self, workspace: &str) -> Result<Comeback, HostError> {
+    async fn enter(&self, workspace: &str) -> Result<LastTry, HostError> {
         tokio::time::sleep_until(self.began + OTHERS_FIRST).await;
-        let lane = {
-            let mut lanes = self.lanes.lock();
-            Arc::clone(lanes.entry(workspace.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1))))
+        let line = {
+            let mut lines = self.lines.lock();
+            Arc::clone(lines.entry(workspace.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1))))
         };
-        // A lane is never closed.
-        let place = Arc::clone(&lane).acquire_owned().await.map_err(|error| HostError::Internal(error.to_string()))?;
-        Ok(Comeback { lane, place })
+        // A line is never closed.
+        let place = Arc::clone(&line).acquire_owned().await.map_err(|error| HostError::Internal(error.to_string()))?;
+        Ok(LastTry { line, place })
     }
 }
 
-impl Comeback {
+impl LastTry {
     /// Gives the place on once the run has written something or has ended, or the host has survived it for a while; from then on
     /// there is one place more.
     pub(crate) async fn until_survived(self, mut run: Watch) {
-        let Self { lane, place } = self;
         let _either = tokio::time::timeout(SURVIVED, run.changed()).await;
-        drop(place);
-        lane.add_permits(1);
+        self.give_on();
+    }
+
+    fn give_on(self) {
+        drop(self.place);
+        self.line.add_permits(1);
     }
 }
 
 impl RunTask {
     /// Waits for the place of a run on its last try. `None` for all other runs.
-    pub(crate) async fn comeback(&self) -> Result<Option<Comeback>, HostError> {
+    pub(crate) async fn last_try(&self) -> Result<Option<LastTry>, HostError> {
         let record = &self.run.record;
         if self.run.resumption != Resumption::Interrupted || record.run.resumes == 0 {
             return Ok(None);
@@ -79,7 +82,7 @@ impl RunTask {
             // The start of the run says what is wrong with its journal.
             _ => return Ok(None),
         }
-        self.runs.comebacks.enter(self.run.terms.grant.workspace()).await.map(Some)
+        self.runs.last_tries.enter(self.run.terms.grant.workspace()).await.map(Some)
     }
 }
 
@@ -89,17 +92,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_workspace_has_one_more_place_for_each_run_that_was_survived_and_others_have_their_own() {
-        let comebacks = Comebacks::default();
+        let last_tries = LastTries::default();
         let is_full =
-            async |workspace| tokio::time::timeout(Duration::from_millis(10), comebacks.enter(workspace)).await.is_err();
+            async |workspace| tokio::time::timeout(Duration::from_millis(10), last_tries.enter(workspace)).await.is_err();
         assert!(is_full("a").await, "other runs come first");
         tokio::time::sleep(OTHERS_FIRST).await;
-        let first = comebacks.enter("a").await.unwrap();
+        let first = last_tries.enter("a").await.unwrap();
         assert!(is_full("a").await && !is_full("b").await);
-        let Comeback { lane, place } = first;
-        drop(place);
-        lane.add_permits(1);
-        let _two = (comebacks.enter("a").await.unwrap(), comebacks.enter("a").await.unwrap());
+        first.give_on();
+        let _two = (last_tries.enter("a").await.unwrap(), last_tries.enter("a").await.unwrap());
         assert!(is_full("a").await);
     }
 }
