@@ -304,14 +304,14 @@ fn codex(program: &Path, more: &str, port: u16) -> String {
     )
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn claude_code_answers_by_its_own_protocol() {
+/// Claude Code by its own protocol, with these further keys: two turns of one session, and two commands that it asks for.
+async fn claude_code_answers(more: &str) {
     let modules = npm::packages("claude-code-native", &[CLAUDE_NATIVE, AIMOCK]);
     let model = scripted_model(&modules);
     // The package for this machine: no installation script has put its program into the other one.
     let program = modules.join(format!("@anthropic-ai/claude-code-linux-{}/claude", architecture()));
     let keys = format!(
-        "preset = \"claude-code\"\nprotocol = \"native\"\ncommand = [{program:?}]\n\
+        "preset = \"claude-code\"\nprotocol = \"native\"\n{more}command = [{program:?}]\n\
          env = {{ ANTHROPIC_BASE_URL = \"http://127.0.0.1:{}\", ANTHROPIC_API_KEY = \"sk-of-the-test\" }}",
         model.port
     );
@@ -322,19 +322,13 @@ async fn claude_code_answers_by_its_own_protocol() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn claude_code_answers_by_its_own_protocol() {
+    claude_code_answers("").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn claude_code_answers_in_a_sandbox() {
-    let modules = npm::packages("claude-code-native", &[CLAUDE_NATIVE, AIMOCK]);
-    let model = scripted_model(&modules);
-    let program = modules.join(format!("@anthropic-ai/claude-code-linux-{}/claude", architecture()));
-    let keys = format!(
-        "preset = \"claude-code\"\nprotocol = \"native\"\nisolation = \"bwrap\"\ncommand = [{program:?}]\n\
-         env = {{ ANTHROPIC_BASE_URL = \"http://127.0.0.1:{}\", ANTHROPIC_API_KEY = \"sk-of-the-test\" }}",
-        model.port
-    );
-    let host = with_agent("plugin:agent-host/claude-native/default", &model, &keys);
-    answers_two_turns(&host).await;
-    asks_for_commands(&host, "make the folder one", "make the folder two").await;
-    host.check();
+    claude_code_answers("isolation = \"bwrap\"\n").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
