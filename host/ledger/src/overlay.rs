@@ -1,6 +1,9 @@
 //! State that was admitted but is not committed yet, so that a run reads what it wrote.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    hash::{BuildHasher, RandomState},
+};
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -12,18 +15,46 @@ use crate::{
 };
 
 /// Names one admitted operation. Later ones have larger numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Ticket(u64);
 
 /// The values of an operation in the overlay. Goes to [`Overlay::settle`] when the operation is committed or refused.
 #[derive(Debug)]
 pub(crate) struct AdmittedValues {
     ticket: Ticket,
-    keys: Vec<(String, String)>,
+    /// The scopes that it writes to. A run writes to one, as a rule.
+    scopes: Scopes,
 }
 
-/// Pending writes of one value, oldest first. `None` is a pending delete.
-type PendingWrites = Vec<(Ticket, Option<Box<RawValue>>)>;
+/// Scopes by their hashes, each once.
+#[derive(Debug, Default)]
+struct Scopes {
+    first: Option<u64>,
+    others: Vec<u64>,
+}
+
+impl Scopes {
+    fn add(&mut self, scope: u64) {
+        match self.first {
+            None => self.first = Some(scope),
+            Some(first) if first == scope || self.others.contains(&scope) => {}
+            Some(_) => self.others.push(scope),
+        }
+    }
+
+    fn into_all(self) -> impl Iterator<Item = u64> {
+        self.first.into_iter().chain(self.others)
+    }
+}
+
+/// A write that was admitted. A value of `None` is a pending delete.
+#[derive(Debug)]
+struct PendingWrite {
+    ticket: Ticket,
+    scope: String,
+    key: String,
+    value: Option<Box<RawValue>>,
+}
 
 #[derive(Default)]
 pub(crate) struct Overlay {
@@ -33,7 +64,22 @@ pub(crate) struct Overlay {
 #[derive(Default)]
 struct Inner {
     last: u64,
-    scopes: HashMap<String, BTreeMap<String, PendingWrites>>,
+    hashes: RandomState,
+    /// Pending writes of each scope in the order of their tickets, by the hash of the scope.
+    scopes: HashMap<u64, VecDeque<PendingWrite>>,
+}
+
+impl Inner {
+    /// The pending writes of a scope, oldest first.
+    fn of_scope<'a>(&'a self, scope: &str) -> impl DoubleEndedIterator<Item = &'a PendingWrite> {
+        let pending = self.scopes.get(&self.hashes.hash_one(scope));
+        pending.into_iter().flatten().filter(move |write| write.scope == scope)
+    }
+
+    /// The newest pending write of a value.
+    fn newest(&self, scope: &str, key: &str) -> Option<&PendingWrite> {
+        self.of_scope(scope).rfind(|write| write.key == key)
+    }
 }
 
 impl Overlay {
@@ -51,7 +97,7 @@ impl Overlay {
         let mut inner = self.inner.lock();
         for (place, write) in writes.iter().enumerate().filter(|(_, write)| write.expected.is_some()) {
             let earlier = writes.iter().take(place).rfind(|other| other.scope_key == write.scope_key && other.key == write.key);
-            let pending = || inner.scopes.get(&write.scope_key)?.get(&write.key)?.last().map(|(_, value)| value.as_deref());
+            let pending = || inner.newest(&write.scope_key, &write.key).map(|write| write.value.as_deref());
             let tag = match earlier.map(|earlier| earlier.value.as_deref()).or_else(pending) {
                 Some(value) => value.map(|value| state_tag(value.get())),
                 None => stored(write)?,
@@ -62,10 +108,14 @@ impl Overlay {
         }
         inner.last += 1;
         let ticket = Ticket(inner.last);
-        let keys: Vec<_> = writes.iter().map(|write| (write.scope_key.clone(), write.key.clone())).collect();
-        admit(AdmittedValues { ticket, keys })?;
-        for write in writes {
-            inner.scopes.entry(write.scope_key).or_default().entry(write.key).or_default().push((ticket, write.value));
+        let mut scopes = Scopes::default();
+        for write in &writes {
+            scopes.add(inner.hashes.hash_one(write.scope_key.as_str()));
+        }
+        admit(AdmittedValues { ticket, scopes })?;
+        for StateWrite { scope_key, key, value, .. } in writes {
+            let hash = inner.hashes.hash_one(scope_key.as_str());
+            inner.scopes.entry(hash).or_default().push_back(PendingWrite { ticket, scope: scope_key, key, value });
         }
         Ok(())
     }
@@ -73,16 +123,13 @@ impl Overlay {
     /// Removes the values of an operation. Writes of other operations to the same values stay.
     pub(crate) fn settle(&self, admitted: impl IntoIterator<Item = AdmittedValues>) {
         let mut inner = self.inner.lock();
-        for AdmittedValues { ticket, keys } in admitted {
-            for (scope, key) in keys {
-                let Some(values) = inner.scopes.get_mut(&scope) else { continue };
-                if let Some(pending) = values.get_mut(&key) {
-                    pending.retain(|(other, _)| *other != ticket);
-                    if pending.is_empty() {
-                        values.remove(&key);
-                    }
-                }
-                if values.is_empty() {
+        for AdmittedValues { ticket, scopes } in admitted {
+            for scope in scopes.into_all() {
+                let Some(pending) = inner.scopes.get_mut(&scope) else { continue };
+                let first = pending.partition_point(|write| write.ticket < ticket);
+                let end = pending.partition_point(|write| write.ticket <= ticket);
+                pending.drain(first..end);
+                if pending.is_empty() {
                     inner.scopes.remove(&scope);
                 }
             }
@@ -91,14 +138,13 @@ impl Overlay {
 
     /// The pending value: nothing where none is pending, `Some(None)` where a delete is.
     pub(crate) fn get(&self, scope: &str, key: &str) -> Option<Option<Box<RawValue>>> {
-        self.inner.lock().scopes.get(scope)?.get(key)?.last().map(|(_, value)| value.clone())
+        self.inner.lock().newest(scope, key).map(|write| write.value.clone())
     }
 
     /// All pending values of a scope.
     pub(crate) fn scope(&self, scope: &str) -> BTreeMap<String, Option<Box<RawValue>>> {
-        let inner = self.inner.lock();
-        let Some(values) = inner.scopes.get(scope) else { return BTreeMap::new() };
-        values.iter().filter_map(|(key, pending)| Some((key.clone(), pending.last()?.1.clone()))).collect()
+        // Of several writes of one key, the last one stays in the map.
+        self.inner.lock().of_scope(scope).map(|write| (write.key.clone(), write.value.clone())).collect()
     }
 }
 
@@ -148,5 +194,34 @@ mod tests {
         let overlay = Overlay::default();
         assert!(overlay.admit(vec![write("k", Some("1"))], |_| Ok(None), |_| Err(LedgerError::invalid("no"))).is_err());
         assert_eq!(value_of(&overlay, "k"), None);
+    }
+
+    #[test]
+    fn operations_of_several_scopes_are_settled_in_any_order_and_leave_nothing() {
+        let overlay = Overlay::default();
+        let scoped = |scope: &str, value: &str| StateWrite { scope_key: scope.into(), ..write("k", Some(value)) };
+        let admit = |writes| {
+            let mut admitted = None;
+            overlay
+                .admit(
+                    writes,
+                    |_| Ok(None),
+                    |it| {
+                        admitted = Some(it);
+                        Ok(())
+                    },
+                )
+                .unwrap();
+            admitted.unwrap()
+        };
+        let first = admit(vec![scoped("a", "1"), scoped("b", "1"), scoped("a", "2")]);
+        let second = admit(vec![scoped("b", "3")]);
+        let third = admit(vec![scoped("c", "4"), scoped("a", "5")]);
+        let seen = |scope: &str| overlay.scope(scope).remove("k").flatten().map(|value| value.get().to_owned());
+        assert_eq!(["a", "b", "c", "d"].map(seen), [Some("5".into()), Some("3".into()), Some("4".into()), None]);
+        overlay.settle([third, first]);
+        assert_eq!(["a", "b", "c"].map(seen), [None, Some("3".into()), None]);
+        overlay.settle([second]);
+        assert!(overlay.inner.lock().scopes.is_empty());
     }
 }
