@@ -47,7 +47,7 @@ pub enum HarnessPreset {
     /// OpenCode, by `opencode acp`.
     #[serde(rename = "opencode")]
     OpenCode,
-    /// Kimi CLI, by `kimi acp`.
+    /// Kimi Code, by `kimi acp`.
     Kimi,
     /// Pi, by `pi-acp`.
     Pi,
@@ -97,13 +97,17 @@ impl HarnessPreset {
         }
     }
 
-    /// Variables that keep the agent from updating itself and from reporting to its vendor.
+    /// Variables that keep the agent from updating itself and from reporting to its vendor, and that have Gemini CLI trust the
+    /// workspace: it connects to no MCP server where it does not.
     #[must_use]
     pub const fn variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::ClaudeCode => &[("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"), ("DISABLE_AUTOUPDATER", "1")],
             Self::OpenCode => &[("OPENCODE_DISABLE_AUTOUPDATE", "1")],
-            Self::Codex | Self::Gemini | Self::Kimi | Self::Pi | Self::Acp | Self::Command => &[],
+            Self::Gemini => &[("GEMINI_CLI_TRUST_WORKSPACE", "true")],
+            Self::Kimi => &[("KIMI_CODE_NO_AUTO_UPDATE", "1"), ("KIMI_DISABLE_TELEMETRY", "1")],
+            Self::Pi => &[("PI_SKIP_VERSION_CHECK", "1"), ("PI_TELEMETRY", "0")],
+            Self::Codex | Self::Acp | Self::Command => &[],
         }
     }
 
@@ -127,7 +131,7 @@ impl HarnessPreset {
             Self::Codex => Some(".codex/skills"),
             Self::Gemini => Some(".gemini/skills"),
             Self::OpenCode => Some(".config/opencode/skills"),
-            Self::Kimi => Some(".kimi/skills"),
+            Self::Kimi => Some(".kimi-code/skills"),
             Self::Pi => Some(".pi/agent/skills"),
             Self::Acp | Self::Command => None,
         }

@@ -10,9 +10,9 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     enclosure::Enclosure,
-    host_client::{HeldRun, McpEndpoint},
+    host_client::HeldRun,
     process::ProcessPlan,
-    projection::Projection,
+    projection::{McpServer, Projection},
     stop::StopFlag,
     workspace::Workspace,
 };
@@ -29,7 +29,7 @@ pub(crate) struct AgentRun {
     pub(crate) run: Arc<HeldRun>,
     pub(crate) config: Arc<HarnessConfig>,
     pub(crate) context: RunContext,
-    pub(crate) mcp: Option<McpEndpoint>,
+    pub(crate) mcp: Option<McpServer>,
     pub(crate) workspace: Arc<Workspace>,
     pub(crate) projection: Projection,
     pub(crate) plan: ProcessPlan,

@@ -98,7 +98,7 @@ pub(crate) async fn run(
 }
 
 fn request(frame: &AgentRun) -> String {
-    let mcp = frame.mcp.as_ref().map(|mcp| json!({ "url": format!("{}{}", frame.run.base_url(), mcp.path), "token": mcp.token }));
+    let mcp = frame.mcp.as_ref().map(|mcp| json!({ "url": mcp.url, "token": mcp.token }));
     let request = json!({
         "schema": "agent-host.harness_request.v1",
         "run_id": frame.context.run_id,

@@ -148,6 +148,14 @@ fn authority(url: &str) -> Option<(String, u16)> {
     Some((url.host()?.to_owned(), url.port_u16().unwrap_or(default)))
 }
 
+/// The address of a host on this machine that speaks HTTP at this URL; `None` for any other.
+pub(crate) fn own_address(url: &str) -> Option<SocketAddr> {
+    let is_http = url.parse::<Uri>().is_ok_and(|url| url.scheme_str() == Some("http"));
+    let (host, port) = authority(url).filter(|(host, _)| is_http && is_loopback(host))?;
+    let address = unbracketed(&host).parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    Some(SocketAddr::new(address, port))
+}
+
 /// True if a host is this machine itself, as programs write it.
 fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || matches!(host, "127.0.0.1" | "[::1]" | "::1")
@@ -160,6 +168,20 @@ fn unbracketed(host: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_host_on_this_machine_is_known() {
+        for (url, address) in [
+            ("http://127.0.0.1:7070", Some("127.0.0.1:7070")),
+            ("http://localhost", Some("127.0.0.1:80")),
+            ("http://[::1]:1", Some("[::1]:1")),
+            ("https://127.0.0.1:7070", None),
+            ("http://10.0.0.5:7070", None),
+            ("", None),
+        ] {
+            assert_eq!(own_address(url), address.map(|address| address.parse().unwrap()), "{url}");
+        }
+    }
 
     fn egress(hosts: &[&str], addresses: &[&str], ports: &[u16], base_url: &str) -> Egress {
         let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>();

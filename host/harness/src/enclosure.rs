@@ -3,7 +3,8 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    bubblewrap::Bubblewrap, confinement::Confinement, launcher::Isolation, process::ProcessPlan, proxy::Proxy, sandbox::Sandbox,
+    bubblewrap::Bubblewrap, confinement::Confinement, door::Door, launcher::Isolation, process::ProcessPlan, proxy::Proxy,
+    sandbox::Sandbox,
 };
 
 /// The port of the proxy in a sandbox, whose ports nobody else has.
@@ -22,8 +23,8 @@ const NODE: &str = "NODE_USE_ENV_PROXY";
 pub(crate) enum Enclosure {
     /// None: the processes are those of the user.
     None,
-    /// Landlock.
-    Landlock,
+    /// Landlock, and the door to a host on this machine.
+    Landlock(Option<Door>),
     /// A sandbox for each process, and the proxy that they share.
     Bwrap {
         /// The program `bwrap`.
@@ -45,11 +46,23 @@ impl Enclosure {
         !matches!(self, Self::None)
     }
 
-    /// Confines a process to these paths and ports.
-    pub(crate) fn confine(&self, plan: &mut ProcessPlan, confinement: Confinement) {
+    /// The URL by which the processes reach the host at `base_url`.
+    pub(crate) fn host_url(&self, base_url: &str) -> String {
+        match self {
+            Self::Landlock(Some(door)) => format!("http://127.0.0.1:{}", door.port()),
+            _ => base_url.to_owned(),
+        }
+    }
+
+    /// Confines a process to these paths and ports, and to the host at `base_url`.
+    pub(crate) fn confine(&self, plan: &mut ProcessPlan, base_url: &str, mut confinement: Confinement) {
         plan.launch.isolation = match self {
             Self::None => Isolation::None,
-            Self::Landlock => Isolation::Landlock(confinement),
+            Self::Landlock(_) => {
+                let host = self.host_url(base_url).parse::<http::Uri>().ok();
+                confinement.ports.extend(host.and_then(|host| host.port_u16()));
+                Isolation::Landlock(confinement)
+            }
             Self::Bwrap { bwrap, proxy } => {
                 let ports = proxy.local_ports();
                 let proxy_port = (PROXY_PORT..u16::MAX).find(|port| !ports.contains(port)).unwrap_or(PROXY_PORT);

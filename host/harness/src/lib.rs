@@ -12,7 +12,7 @@
 //! | `codex`, `claude` | the protocols of `codex app-server` and of `claude` with streams of JSON |
 //! | `client`, `feed`, `rpc`, `turn`, `terminal` | parts that the protocols share: messages, reports of a turn, commands |
 //! | `command` | programs that read one request and write results |
-//! | `workspace` | working directories: locks, files that do not lead out |
+//! | `workspace`, `folder` | working directories and their locks; files that do not lead out |
 //! | `projection` | the files that tell an agent of its run |
 //! | `mcp_forms` | the MCP endpoint of a run in the configuration of its agent |
 //! | `session` | sessions of agents as state of conversations |
@@ -20,7 +20,8 @@
 //! | `results`, `secrets` | what an agent says, as results without secrets |
 //! | `process`, `launcher`, `confinement` | processes: their bounds, their end, what they reach |
 //! | `enclosure`, `bubblewrap`, `sandbox`, `forwarder` | the sandbox of `bwrap`: its files, and its network within |
-//! | `proxy`, `activity`, `egress` | the network of a sandbox, outside of it: the proxy, and the destinations that it may reach |
+//! | `proxy`, `egress` | the network of a sandbox, outside of it: the proxy, and the destinations that it may reach |
+//! | `door`, `relay`, `activity` | the way to the host for agents that share its network; requests that are passed on |
 //! | `host_client`, `transport` | requests to the host |
 //! | `doctor` | examination of a harness |
 //! | `failure`, `stop`, `agent_run` | reasons of an end; everything that one run is about |
@@ -40,10 +41,12 @@ mod codex;
 mod command;
 mod confinement;
 mod doctor;
+mod door;
 mod egress;
 mod enclosure;
 mod failure;
 mod feed;
+mod folder;
 mod forwarder;
 mod harness;
 mod host_client;
@@ -53,6 +56,7 @@ mod permissions;
 mod process;
 mod projection;
 mod proxy;
+mod relay;
 mod results;
 mod rpc;
 mod run;

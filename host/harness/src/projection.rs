@@ -14,7 +14,6 @@
 use std::{
     fmt::Write as _,
     fs, io,
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -27,7 +26,8 @@ use agent_host_protocol::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    host_client::{HeldRun, McpEndpoint},
+    folder::Folder,
+    host_client::HeldRun,
     workspace::{make_private, safe_name},
 };
 
@@ -43,6 +43,10 @@ const MAX_FILE_NAME: usize = 120;
 pub(crate) const MCP_SERVER: &str = "agent-host";
 /// The variable of the token of the run's MCP server, for agents that take tokens from variables.
 pub(crate) const MCP_TOKEN: &str = "AGENT_HOST_MCP_TOKEN";
+/// What the run is about, for programs.
+const CONTEXT: &str = "agent-context.json";
+/// The MCP endpoint of the run, for programs that read such a file.
+const MCP: &str = "mcp.json";
 /// The file that marks the directory of an ended run.
 const ENDED: &str = "ended";
 /// A directory without the mark is of a run that works, or of a host that was killed: it is kept for at least so long.
@@ -54,17 +58,28 @@ const MEMBERS: [&str; 10] =
 /// The files of a run.
 pub(crate) struct Projection {
     /// The directory of the run.
-    pub(crate) dir: PathBuf,
+    pub(crate) dir: Folder,
     /// `agent-context.json`.
     pub(crate) context_file: PathBuf,
     /// `mcp.json`, where the run has an MCP endpoint.
     pub(crate) mcp_file: Option<PathBuf>,
     /// More files about the MCP endpoint, which go with the end of the run.
-    pub(crate) mcp_settings: Vec<PathBuf>,
+    pub(crate) mcp_settings: Vec<PutFile>,
     /// The page for readers.
     page: PathBuf,
     attachments: Vec<Attachment>,
 }
+
+/// The MCP endpoint of the run, as the agent reaches it.
+#[derive(Debug, Clone)]
+pub(crate) struct McpServer {
+    pub(crate) url: String,
+    /// Bearer token, for this run.
+    pub(crate) token: String,
+}
+
+/// A file that the host has put into a folder.
+pub(crate) type PutFile = (Folder, PathBuf);
 
 /// A file of the message.
 struct Attachment {
@@ -77,56 +92,56 @@ impl Projection {
     /// Writes the files of a run into `dir`.
     pub(crate) async fn write(
         dir: PathBuf,
-        home: &Path,
+        home: &Folder,
         config: &HarnessConfig,
         context: &RunContext,
         run: &HeldRun,
-        mcp: Option<&McpEndpoint>,
+        mcp: Option<&McpServer>,
     ) -> io::Result<Self> {
         make_private(&dir)?;
-        make_private(&dir.join("tmp"))?;
+        let dir = Folder::of_host(dir);
+        dir.make(Path::new("tmp"))?;
         let (schema, page) = match config.dialect {
             HarnessDialect::AgentHost => ("agent-host.external_harness_context.v1", "AGENT_CONTEXT.md"),
             HarnessDialect::Langbot => ("langbot.agent_runner.external_harness_context.v1", "LANGBOT_CONTEXT.md"),
         };
         let attachments = attachments(&dir, config, context, run).await?;
-        let skills = match config.preset.skills_dir() {
-            Some(below) => home.join(below),
-            None => dir.join("skills"),
+        let (folder, skills) = match config.preset.skills_dir() {
+            Some(below) => (home, below),
+            None => (&dir, "skills"),
         };
         for skill in &context.resources.skills {
-            if let Err(error) = write_skill(&skills, skill, context, run).await {
+            if let Err(error) = write_skill(folder, Path::new(skills), skill, context, run).await {
                 tracing::debug!(%error, skill = skill.skill_name, "a skill is not there for an agent");
             }
         }
-        let mcp_file = mcp.map(|_| dir.join("mcp.json"));
         let projection = Self {
-            context_file: dir.join("agent-context.json"),
-            mcp_file,
+            context_file: dir.path().join(CONTEXT),
+            mcp_file: mcp.map(|_| dir.path().join(MCP)),
             mcp_settings: Vec::new(),
-            page: dir.join(page),
+            page: dir.path().join(page),
             attachments,
             dir,
         };
-        write_private(&projection.context_file, &document(schema, context)?)?;
-        write_private(&projection.page, projection.text(context).as_bytes())?;
-        if let (Some(mcp), Some(file)) = (mcp, &projection.mcp_file) {
-            let url = format!("{}{}", run.base_url(), mcp.path);
+        projection.dir.replace(Path::new(CONTEXT), &document(schema, context)?)?;
+        projection.dir.replace(Path::new(page), projection.text(context).as_bytes())?;
+        if let Some(mcp) = mcp {
             let headers = json!({ "Authorization": format!("Bearer {}", mcp.token) });
-            let servers = json!({ "mcpServers": { MCP_SERVER: { "type": "http", "url": url, "headers": headers } } });
-            write_private(file, servers.to_string().as_bytes())?;
+            let servers = json!({ "mcpServers": { MCP_SERVER: { "type": "http", "url": mcp.url, "headers": headers } } });
+            projection.dir.replace(Path::new(MCP), servers.to_string().as_bytes())?;
         }
         Ok(projection)
     }
 
     /// Removes the token of the run, and marks the directory as that of an ended run, from which time on its retention counts.
     pub(crate) fn end(&self) {
-        for file in self.mcp_file.iter().chain(&self.mcp_settings) {
-            if let Err(error) = fs::remove_file(file) {
+        let own = self.mcp_file.as_ref().map(|_| (&self.dir, Path::new(MCP)));
+        for (folder, file) in own.into_iter().chain(self.mcp_settings.iter().map(|(folder, file)| (folder, file.as_path()))) {
+            if let Err(error) = folder.remove(file) {
                 tracing::debug!(%error, "the MCP configuration of an ended run is not removed");
             }
         }
-        if let Err(error) = write_private(&self.dir.join(ENDED), b"") {
+        if let Err(error) = self.dir.replace(Path::new(ENDED), b"") {
             tracing::debug!(%error, "the directory of an ended run is not marked");
         }
     }
@@ -244,7 +259,7 @@ fn document(schema: &str, context: &RunContext) -> io::Result<Vec<u8>> {
 }
 
 /// The files of the message, as far as they are small enough and may be read.
-async fn attachments(dir: &Path, config: &HarnessConfig, context: &RunContext, run: &HeldRun) -> io::Result<Vec<Attachment>> {
+async fn attachments(dir: &Folder, config: &HarnessConfig, context: &RunContext, run: &HeldRun) -> io::Result<Vec<Attachment>> {
     let parts = context.input.contents.iter().filter_map(|part| match part {
         ContentPart::Artifact(artifact) => Some(artifact),
         ContentPart::Text(_) | ContentPart::Other(_) => None,
@@ -256,7 +271,6 @@ async fn attachments(dir: &Path, config: &HarnessConfig, context: &RunContext, r
         }
     }
     let mut all = Vec::new();
-    let folder = dir.join("attachments");
     for (place, artifact) in artifacts.into_iter().enumerate() {
         let is_small = artifact.size.is_none_or(|size| size <= config.limits.attachment_bytes);
         let content = if is_small && place < MAX_ATTACHMENTS {
@@ -269,12 +283,11 @@ async fn attachments(dir: &Path, config: &HarnessConfig, context: &RunContext, r
         };
         let path = match content {
             Ok(content) => {
-                make_private(&folder)?;
                 let name = file_name(artifact.name.as_deref().unwrap_or(&artifact.artifact_id));
                 // Two attachments may have one name.
-                let path = folder.join(format!("{}-{name}", place + 1));
-                write_private(&path, &content)?;
-                Some(path)
+                let file = Path::new("attachments").join(format!("{}-{name}", place + 1));
+                dir.replace(&file, &content)?;
+                Some(dir.path().join(file))
             }
             Err(()) => None,
         };
@@ -301,9 +314,15 @@ fn attached(attachment: &Attachment) -> String {
     }
 }
 
-/// Writes the files of a skill below `skills`, unless they are there from an earlier run.
-async fn write_skill(skills: &Path, skill: &SkillResource, context: &RunContext, run: &HeldRun) -> io::Result<()> {
-    let folder = skills.join(safe_name(&skill.skill_name));
+/// Writes the files of a skill below `skills` of a folder, unless they are there from an earlier run.
+async fn write_skill(
+    folder: &Folder,
+    skills: &Path,
+    skill: &SkillResource,
+    context: &RunContext,
+    run: &HeldRun,
+) -> io::Result<()> {
+    let place = skills.join(safe_name(&skill.skill_name));
     let prefix = format!("{}/", skill.skill_name);
     let others = context.resources.artifacts.iter().filter_map(|artifact| {
         let path = Path::new(artifact.name.as_deref()?.strip_prefix(&prefix)?);
@@ -314,22 +333,19 @@ async fn write_skill(skills: &Path, skill: &SkillResource, context: &RunContext,
         std::iter::once((PathBuf::from("SKILL.md"), &skill.content)).chain(others).take(MAX_SKILL_FILES).collect();
     // The id of an artifact of a skill follows from its content.
     let version: String = files.iter().map(|(_, artifact)| format!("{}\n", artifact.artifact_id)).collect();
-    let stamp = folder.join(".agent-host");
-    if fs::read_to_string(&stamp).is_ok_and(|known| known == version) {
+    let stamp = place.join(".agent-host");
+    if folder.read(&stamp).is_ok_and(|known| known == version) {
         return Ok(());
     }
-    make_private(&folder)?;
     for (path, artifact) in files {
         if artifact.size.is_some_and(|size| size > MAX_SKILL_FILE) {
             continue;
         }
         let most = usize::try_from(MAX_SKILL_FILE).unwrap_or(usize::MAX);
         let content = run.read_artifact(&artifact.artifact_id, most).await.map_err(io::Error::other)?;
-        let file = folder.join(path);
-        file.parent().map(make_private).transpose()?;
-        write_private(&file, &content)?;
+        folder.replace(&place.join(path), &content)?;
     }
-    write_private(&stamp, version.as_bytes())
+    folder.replace(&stamp, version.as_bytes())
 }
 
 /// Removes the directories of runs that ended before `retention`.
@@ -345,16 +361,6 @@ pub(crate) fn remove_old(runs: &Path, retention: Duration) {
             tracing::debug!(%error, path = %path.display(), "the directory of an ended run is not removed");
         }
     }
-}
-
-/// Writes a file that only this user sees. A link of this name is not followed.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    io::Write::write_all(&mut file, content)
 }
 
 /// `text` as one line.

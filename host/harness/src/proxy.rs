@@ -9,64 +9,38 @@ use std::{
     collections::BTreeSet,
     convert::Infallible,
     io,
+    net::SocketAddr,
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
-    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
-    time::Duration,
 };
 
-use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri,
-    header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, UPGRADE, VIA},
-};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::{
-    body::{Body, Frame, Incoming, SizeHint},
-    client::conn::http1 as client,
-    server::conn::http1 as server,
+    body::Incoming,
     service::service_fn,
     upgrade::{OnUpgrade, on},
 };
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 use tokio::{
     io::copy_bidirectional,
     net::{TcpStream, UnixListener, UnixStream},
-    task::{JoinHandle, JoinSet},
-    time::sleep,
+    task::JoinHandle,
 };
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    activity::{Activity, Watched},
     egress::{Egress, EgressError},
+    relay::{self, Answer, Connection, plain},
     results::{BesideTurn, cut},
 };
 
-/// Connections of one run at one time; more wait.
-const MAX_CONNECTIONS: usize = 256;
-/// Largest head of a request or a response, in bytes.
-const MAX_HEAD: usize = 64 * 1024;
-/// Time for the head of a request.
-const HEAD: Duration = Duration::from_secs(60);
-/// Time without a byte in any direction after which a connection is closed. A model may think for long before it answers.
-const IDLE: Duration = Duration::from_secs(15 * 60);
-/// Pause after a connection that could not be accepted.
-const PAUSE: Duration = Duration::from_millis(50);
 /// Destinations of one run whose refusal is recorded, each once.
 const MAX_RECORDED: usize = 50;
 /// Longest name of a host that is recorded or shown.
 const MAX_HOST: usize = 253;
-/// Headers of one connection, which are not passed on.
-const OF_CONNECTION: [HeaderName; 6] = [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, UPGRADE];
-/// Further ones, which have no constant.
-const OF_CONNECTION_TOO: [&str; 2] = ["keep-alive", "proxy-connection"];
-
-type Answer = Response<Either<Full<Bytes>, Driven>>;
 
 /// The proxy of one run. Dropping it closes every connection.
 #[derive(Debug)]
@@ -82,7 +56,8 @@ impl Proxy {
         let listener = listen(&socket)?;
         let egress = Arc::new(egress);
         let refusals = Refusals { harness, record, recorded: Mutex::default() };
-        let serving = tokio::spawn(serve(listener, Arc::new(Judge { egress: Arc::clone(&egress), refusals })));
+        let judge = Arc::new(Judge { egress: Arc::clone(&egress), refusals });
+        let serving = tokio::spawn(relay::serve(listener, move |stream| attend(stream, Arc::clone(&judge))));
         Ok(Self { socket, egress, serving })
     }
 
@@ -180,26 +155,6 @@ impl Refusals {
     }
 }
 
-async fn serve(listener: UnixListener, judge: Arc<Judge>) {
-    // Dropped with this task, and every connection with it.
-    let mut connections = JoinSet::new();
-    loop {
-        if connections.len() >= MAX_CONNECTIONS {
-            connections.join_next().await;
-        }
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(attend(stream, Arc::clone(&judge)))),
-                Err(_) => sleep(PAUSE).await,
-            },
-            Some(_) = connections.join_next(), if !connections.is_empty() => {}
-        }
-    }
-}
-
-/// The value of `Via` in requests that the proxy passes on (RFC 9110, section 7.6.3).
-const PASSED_ON: HeaderValue = HeaderValue::from_static("1.1 agent-host");
-
 /// The tunnel that a connection becomes.
 type Tunnel = Arc<Mutex<Option<(OnUpgrade, TunnelEnd)>>>;
 
@@ -207,48 +162,28 @@ type Tunnel = Arc<Mutex<Option<(OnUpgrade, TunnelEnd)>>>;
 enum TunnelEnd {
     /// A destination, to which bytes go as they are.
     Bytes(TcpStream),
-    /// The host of the run on this machine, by this port: each request is passed on by itself.
-    OwnHost(u16),
+    /// The host of the run on this machine: each request is passed on by itself.
+    OwnHost(SocketAddr),
 }
 
-/// Serves one connection until it ends, or nothing was sent on it for long.
-async fn attend(stream: UnixStream, judge: Arc<Judge>) {
-    let activity = Activity::default();
-    let stream = TokioIo::new(Watched { stream, activity: activity.clone() });
-    let served = async {
-        let tunnel = Tunnel::default();
-        let service = service_fn(|request| {
-            let (judge, tunnel) = (Arc::clone(&judge), Arc::clone(&tunnel));
-            async move { Ok::<_, Infallible>(answer(request, &judge, &tunnel).await) }
-        });
-        // The program has gone, or has sent what is no HTTP; nobody is there to be told.
-        let _ = http_server().serve_connection(stream, service).with_upgrades().await;
-        let taken = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((upgrade, end)) = taken else { return };
-        let Ok(inside) = upgrade.await else { return };
-        match end {
-            TunnelEnd::Bytes(mut outside) => {
-                let _ = copy_bidirectional(&mut TokioIo::new(inside), &mut outside).await;
-            }
-            TunnelEnd::OwnHost(port) => {
-                let service = service_fn(|request| {
-                    let judge = Arc::clone(&judge);
-                    async move { Ok::<_, Infallible>(answer_of_host(request, port, &judge).await) }
-                });
-                let _ = http_server().serve_connection(inside, service).await;
-            }
+/// Serves one connection.
+async fn attend(stream: Connection<UnixStream>, judge: Arc<Judge>) {
+    let tunnel = Tunnel::default();
+    let service = service_fn(|request| {
+        let (judge, tunnel) = (Arc::clone(&judge), Arc::clone(&tunnel));
+        async move { Ok::<_, Infallible>(answer(request, &judge, &tunnel).await) }
+    });
+    // The program has gone, or has sent what is no HTTP; nobody is there to be told.
+    let _ = relay::http_server().serve_connection(stream, service).with_upgrades().await;
+    let taken = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some((upgrade, end)) = taken else { return };
+    let Ok(inside) = upgrade.await else { return };
+    match end {
+        TunnelEnd::Bytes(mut outside) => {
+            let _ = copy_bidirectional(&mut TokioIo::new(inside), &mut outside).await;
         }
-    };
-    tokio::select! {
-        () = served => {}
-        () = activity.is_over(IDLE) => {}
+        TunnelEnd::OwnHost(outside) => relay::serve_host(inside, outside).await,
     }
-}
-
-fn http_server() -> server::Builder {
-    let mut builder = server::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(MAX_HEAD).half_close(true);
-    builder
 }
 
 async fn answer(request: Request<Incoming>, judge: &Judge, tunnel: &Tunnel) -> Answer {
@@ -271,110 +206,27 @@ async fn answer(request: Request<Incoming>, judge: &Judge, tunnel: &Tunnel) -> A
         Err(refusal) => return refusal,
     };
     let end = match outside.peer_addr() {
-        Ok(peer) if !judge.egress.is_own_host(peer) => TunnelEnd::Bytes(outside),
-        _ => TunnelEnd::OwnHost(port),
+        Ok(peer) if judge.egress.is_own_host(peer) => TunnelEnd::OwnHost(peer),
+        Ok(_) => TunnelEnd::Bytes(outside),
+        // It has gone already.
+        Err(error) => return relay::unreachable(&host, port, &error.to_string()),
     };
     *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((on(request), end));
     Response::new(Either::Left(Full::default()))
 }
 
-/// The answer of the host of the run to a request in a tunnel.
-async fn answer_of_host(request: Request<Incoming>, port: u16, judge: &Judge) -> Answer {
-    if request.method() == Method::CONNECT || request.uri().authority().is_some() {
-        return plain(StatusCode::BAD_REQUEST, "a request to the host has a path and no URL".to_owned());
-    }
-    pass_on(request, ("127.0.0.1", port), judge).await
-}
-
 /// Passes a request on to the destination, if that is allowed.
 async fn pass_on(request: Request<Incoming>, (host, port): (&str, u16), judge: &Judge) -> Answer {
     match judge.connect(host, port).await {
-        Ok(outside) => {
-            let answer = forward(request, outside).await;
-            answer.unwrap_or_else(|error| plain(StatusCode::BAD_GATEWAY, format!("{host}:{port}: {error}")))
-        }
+        Ok(outside) => relay::forward(request, outside).await.unwrap_or_else(|error| relay::unreachable(host, port, &error)),
         Err(refusal) => refusal,
-    }
-}
-
-/// Sends a request to the server that it is for, on a connection of its own.
-async fn forward(request: Request<Incoming>, outside: TcpStream) -> Result<Answer, String> {
-    let (mut head, body) = request.into_parts();
-    // The server is the one that was judged, whatever the header said.
-    if let Some(authority) = head.uri.authority() {
-        // Credentials before the host are for a header, which the program has set or not.
-        let named = authority.as_str().rsplit('@').next().unwrap_or_default();
-        head.headers.insert(HOST, HeaderValue::from_str(named).map_err(|error| error.to_string())?);
-    }
-    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-    head.uri = path.parse::<Uri>().map_err(|error| error.to_string())?;
-    of_one_connection(&mut head.headers);
-    head.headers.append(VIA, PASSED_ON);
-    let (mut sender, connection) = client::Builder::new()
-        .max_buf_size(MAX_HEAD)
-        .handshake(TokioIo::new(outside))
-        .await
-        .map_err(|error| error.to_string())?;
-    let driver = AbortOnDropHandle::new(tokio::spawn(async move {
-        // An error is that of the request or of its body.
-        let _ = connection.await;
-    }));
-    let response = sender.send_request(Request::from_parts(head, body)).await.map_err(|error| error.to_string())?;
-    let (mut head, body) = response.into_parts();
-    of_one_connection(&mut head.headers);
-    Ok(Response::from_parts(head, Either::Right(Driven { body, _driver: driver })))
-}
-
-/// Removes the headers that are about one connection.
-fn of_one_connection(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|names| names.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&OF_CONNECTION) {
-        headers.remove(name);
-    }
-    for name in OF_CONNECTION_TOO {
-        headers.remove(name);
-    }
-}
-
-/// An answer of the proxy itself.
-fn plain(status: StatusCode, text: String) -> Answer {
-    let mut answer = Response::new(Either::Left(Full::new(Bytes::from(text + "\n"))));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    answer
-}
-
-/// The body of an answer, and the task that receives it. With the body, the task ends.
-struct Driven {
-    body: Incoming,
-    _driver: AbortOnDropHandle<()>,
-}
-
-impl Body for Driven {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use agent_host_config::AddressRules;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -383,6 +235,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::relay::{MAX_CONNECTIONS, MAX_HEAD};
 
     /// A proxy that reaches one port of this machine, with its folder.
     fn proxy(port: u16) -> (tempfile::TempDir, Proxy) {

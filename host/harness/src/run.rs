@@ -12,10 +12,11 @@ use crate::{
     agent_run::{AgentRun, Inputs, TurnEnd},
     claude, codex, command,
     failure::{RunFailure, TurnError},
+    folder::Folder,
     host_client::{Claimed, HeldRun, HostError},
     mcp_forms,
     process::{AgentProcess, ReadBounds},
-    projection::{MCP_TOKEN, Projection},
+    projection::{MCP_TOKEN, McpServer, Projection},
     results::{BesideTurn, Results},
     secrets::Secrets,
     session,
@@ -90,26 +91,28 @@ async fn prepare(
     let workspace = Workspace::open(dir.clone(), &shared.locks(), &root.join("homes")).await;
     let workspace =
         workspace.map_err(|error| RunFailure::Files(format!("the workspace {} cannot be opened: {error}", dir.display())))?;
+    let enclosure = shared.enclosure(&context.run_id.to_string(), run.base_url(), &http_hosts, Some(record)).await;
+    let enclosure = enclosure.map_err(RunFailure::Unavailable)?;
+    let host = enclosure.host_url(run.base_url());
+    let mcp = mcp.map(|mcp| McpServer { url: format!("{host}{}", mcp.path), token: mcp.token });
     let own = root.join("runs").join(context.run_id.to_string());
-    let projection = Projection::write(own.clone(), &workspace.home, &config, &context, &run, mcp.as_ref()).await;
+    let home = Folder::of_host(workspace.home.clone());
+    let projection = Projection::write(own.clone(), &home, &config, &context, &run, mcp.as_ref()).await;
     let mut projection = projection
         .map_err(|error| RunFailure::Files(format!("the files of the run cannot be written to {}: {error}", own.display())))?;
     let dirs = ProcessDirs {
         work: &workspace.dir,
         home: &workspace.home,
-        tmp: &projection.dir.join("tmp"),
-        writable: vec![workspace.dir.clone(), workspace.home.clone(), projection.dir.clone()],
+        tmp: &own.join("tmp"),
+        writable: vec![workspace.dir.clone(), workspace.home.clone(), own.clone()],
     };
-    let enclosure = shared.enclosure(&context.run_id.to_string(), run.base_url(), &http_hosts, Some(record)).await;
-    let enclosure = enclosure.map_err(RunFailure::Unavailable)?;
     let mut plan = shared.plan(program, dirs, run.base_url(), &enclosure);
     plan.env.insert("AGENT_HOST_CONTEXT".to_owned(), projection.context_file.to_string_lossy().into_owned());
     if let Some(mcp) = &mcp {
         if config.protocol == HarnessProtocol::Native {
             plan.env.insert(MCP_TOKEN.to_owned(), mcp.token.clone());
         } else if shared.takes_mcp.get() == Some(&false) {
-            let url = format!("{}{}", run.base_url(), mcp.path);
-            let settings = mcp_forms::put(config.preset, &mut plan, &projection.dir, (&url, &mcp.token));
+            let settings = mcp_forms::put(config.preset, &mut plan, (&projection.dir, &home), mcp);
             projection.mcp_settings = settings
                 .map_err(|error| RunFailure::Files(format!("the MCP configuration of the agent cannot be written: {error}")))?;
         }

@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     bubblewrap::Bubblewrap,
     confinement::{self, Confinement},
-    egress::Egress,
+    door::Door,
+    egress::{Egress, own_address},
     enclosure::Enclosure,
     launcher::{Isolation, Launch},
     process::{ProcessPlan, ReadBounds, common_variables, find_program},
@@ -130,7 +131,15 @@ impl Shared {
     ) -> Result<Enclosure, String> {
         match self.isolation {
             HarnessIsolation::None => return Ok(Enclosure::None),
-            HarnessIsolation::Landlock => return Ok(Enclosure::Landlock),
+            HarnessIsolation::Landlock => {
+                let door = match own_address(base_url) {
+                    Some(host) => {
+                        Some(Door::open(host).await.map_err(|error| format!("the door to the host cannot be opened: {error}"))?)
+                    }
+                    None => None,
+                };
+                return Ok(Enclosure::Landlock(door));
+            }
             HarnessIsolation::Bwrap => {}
         }
         let bubblewrap = self.bubblewrap().await?;
@@ -156,8 +165,6 @@ impl Shared {
         confinement.readable.extend(config.readable.iter().cloned());
         confinement.writable.extend(config.writable.iter().cloned().chain(dirs.writable));
         confinement.ports.extend(&config.connect_ports);
-        let host = base_url.parse::<http::Uri>().ok();
-        confinement.ports.extend(host.and_then(|host| host.port_u16()));
         let mut env = common_variables();
         env.extend(config.preset.variables().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         env.extend(self.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())));
@@ -166,7 +173,7 @@ impl Shared {
         }
         let mut args: Vec<String> = config.command().into_iter().skip(1).collect();
         // OpenCode connects to a server of its own, on a port that Landlock must know.
-        if matches!(enclosure, Enclosure::Landlock)
+        if matches!(enclosure, Enclosure::Landlock(_))
             && config.preset == HarnessPreset::OpenCode
             && args == ["acp"]
             && let Some(port) = free_port()
@@ -183,7 +190,7 @@ impl Shared {
             isolation: Isolation::None,
         };
         let mut plan = ProcessPlan { launcher: Arc::clone(&self.launcher), launch, dir: dirs.work.to_owned(), env };
-        enclosure.confine(&mut plan, confinement);
+        enclosure.confine(&mut plan, base_url, confinement);
         plan
     }
 
@@ -237,8 +244,8 @@ const fn install_hint(preset: HarnessPreset, protocol: HarnessProtocol) -> &'sta
         HarnessPreset::Codex => "install it (`npm install -g @zed-industries/codex-acp`) ",
         HarnessPreset::Gemini => "install it (`npm install -g @google/gemini-cli`) ",
         HarnessPreset::OpenCode => "install it (`npm install -g opencode-ai`) ",
-        HarnessPreset::Kimi => "install it (`pip install kimi-cli`) ",
-        HarnessPreset::Pi => "install it (`npm install -g pi-acp`) ",
+        HarnessPreset::Kimi => "install it (`npm install -g @moonshot-ai/kimi-code`) ",
+        HarnessPreset::Pi => "install it (`npm install -g pi-acp @earendil-works/pi-coding-agent`) ",
         HarnessPreset::Acp | HarnessPreset::Command => "install it ",
     }
 }

@@ -2,25 +2,21 @@
 
 use std::{
     fs, io,
-    io::{Read as _, Write as _},
-    os::{
-        fd::OwnedFd,
-        unix::fs::{DirBuilderExt as _, MetadataExt as _},
-    },
+    os::unix::fs::DirBuilderExt as _,
     path::{Component, Path, PathBuf},
     time::Duration,
 };
 
 use agent_host_protocol::{context::RunContext, hex};
-use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use sha2::{Digest, Sha256};
+
+use crate::folder::Folder;
 
 /// Longest part of a path that is made of an id.
 const MAX_NAME: usize = 80;
 /// Pause between two tries to lock a workspace that another run has.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Largest file that an agent reads or writes by the host.
-const MAX_FILE: u64 = 32 << 20;
 
 /// The directories of a run.
 pub(crate) struct Workspace {
@@ -28,6 +24,7 @@ pub(crate) struct Workspace {
     pub(crate) dir: PathBuf,
     /// Home of the agent: that of its workspace, where the agent keeps its sessions.
     pub(crate) home: PathBuf,
+    files: Folder,
     /// True if the directory was made for this run.
     pub(crate) is_new: bool,
     /// Locked for as long as it is open.
@@ -53,7 +50,7 @@ impl Workspace {
         let dir = dir.canonicalize()?;
         let home = homes.join(&key);
         make_private(&home)?;
-        Ok(Self { dir, home, is_new, _lock: lock })
+        Ok(Self { files: Folder::of_agent(dir.clone()), dir, home, is_new, _lock: lock })
     }
 
     /// The part of `path` below the workspace.
@@ -67,73 +64,22 @@ impl Workspace {
         )
     }
 
-    /// Opens a path below the workspace. No link on the way may lead out of it: the kernel sees to that.
-    fn open_below(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        let root = fs::File::open(&self.dir)?;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
-        openat2(&root, path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, mode, resolve).map_err(|error| match error {
-            rustix::io::Errno::XDEV | rustix::io::Errno::LOOP => {
-                let message = format!("{} leads out of the workspace", path.display());
-                io::Error::new(io::ErrorKind::PermissionDenied, message)
-            }
-            error => error.into(),
-        })
-    }
-
     /// The text of a file of the workspace.
     pub(crate) fn read_text(&self, path: &Path) -> io::Result<String> {
-        let file = fs::File::from(self.open_below(self.below(path)?, OFlags::RDONLY)?);
-        check_file(path, &file)?;
-        let mut text = String::new();
-        file.take(MAX_FILE).read_to_string(&mut text)?;
-        Ok(text)
+        self.files.read(self.below(path)?)
     }
 
     /// Writes a file of the workspace, with the folders above it.
     pub(crate) fn write_text(&self, path: &Path, text: &str) -> io::Result<()> {
-        let below = self.below(path)?;
-        if text.len() as u64 > MAX_FILE {
-            return Err(io::Error::other(format!("a file has at most {MAX_FILE} bytes")));
-        }
-        let mut folder = PathBuf::new();
-        for part in below.parent().into_iter().flat_map(Path::components) {
-            let parent =
-                self.open_below(if folder.as_os_str().is_empty() { Path::new(".") } else { &folder }, OFlags::DIRECTORY)?;
-            match mkdirat(&parent, part.as_os_str(), Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => folder.push(part),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let mut file = fs::File::from(self.open_below(below, OFlags::WRONLY | OFlags::CREATE)?);
-        check_file(path, &file)?;
-        if file.metadata()?.nlink() > 1 {
-            let message = format!("{} has another name, which may be outside of the workspace", path.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-        }
-        file.set_len(0)?;
-        file.write_all(text.as_bytes())
+        self.files.write(self.below(path)?, text.as_bytes())
     }
 
     /// A folder of the workspace, for a command.
     pub(crate) fn folder(&self, path: &Path) -> io::Result<PathBuf> {
         let below = self.below(path)?;
-        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
-        self.open_below(below, OFlags::DIRECTORY)?;
+        self.files.open(below, OFlags::DIRECTORY)?;
         Ok(self.dir.join(below))
     }
-}
-
-/// Refuses devices, pipes and large files.
-fn check_file(path: &Path, file: &fs::File) -> io::Result<()> {
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no file", path.display())));
-    }
-    if metadata.len() > MAX_FILE {
-        return Err(io::Error::other(format!("{} has more than {MAX_FILE} bytes", path.display())));
-    }
-    Ok(())
 }
 
 /// Makes a directory that only this user sees.

@@ -68,7 +68,7 @@ pub use crate::{
         scheduler::ScheduleReport,
     },
     lifecycle::{
-        claims::{AppendOutcome, ClaimRequest, ClaimedRun as Claimed, McpAccess},
+        claims::{AppendOutcome, ClaimRequest, ClaimStart, ClaimedRun as Claimed},
         dead_letters::DeadLetter,
         executors::{Executor, ExecutorChange, ExecutorNews, ExecutorState, Registration},
         watchers::RunWatch,

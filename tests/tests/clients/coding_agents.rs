@@ -26,6 +26,11 @@ const CODEX: &str = "@openai/codex@0.169.0";
 const CODEX_ACP: &str = "@zed-industries/codex-acp@0.16.0";
 const GEMINI: &str = "@google/gemini-cli@0.61.0";
 const OPENCODE: &str = "opencode-ai@1.18.33";
+const KIMI: &str = "@moonshot-ai/kimi-code@2.1.0";
+const PI_ACP: &str = "pi-acp@0.0.34";
+const PI: &str = "@earendil-works/pi-coding-agent@1.5.2";
+/// Node.js for agents that want a newer one than the rest.
+const NODE: &str = "22.23.3";
 
 /// Answers of the model of the test.
 const FIXTURES: &str = r#"{ "fixtures": [
@@ -43,9 +48,49 @@ const FIXTURES: &str = r#"{ "fixtures": [
       "response": { "toolCalls": [{ "name": "Bash", "arguments": "{\"command\":\"touch began && sleep 98765\",\"description\":\"Wait\"}" }] } },
     { "match": { "userMessage": "make the folder one", "hasToolResult": true }, "response": { "content": "Folder one is there." } },
     { "match": { "userMessage": "make the folder two", "hasToolResult": true }, "response": { "content": "There is no folder two." } },
+    COLORS
     { "match": { "userMessage": "hello" }, "response": { "content": "Hello from the scripted model." } },
+    { "match": { "userMessage": "<system-reminder>" }, "response": { "content": "Hello from the scripted model." } },
     { "match": { "userMessage": "and again" }, "response": { "content": "Again, in the same session." } }
 ] }"#;
+
+/// The ways in which agents name a tool of an MCP server to their models, up to the name of the tool.
+const TOOLS: [&str; 5] = ["mcp__agent-host__", "agent-host_", "mcp_agent-host_", "mcp__agent_host__", "mcp__agent_host."];
+
+/// [`FIXTURES`], with a model that keeps a color and finds it again by tools of the host.
+fn fixtures() -> String {
+    let call = |text: String, name: String, arguments: Value| {
+        let calls = json!([{ "name": name, "arguments": arguments.to_string() }]);
+        json!({ "match": { "userMessage": text, "hasToolResult": false }, "response": { "toolCalls": calls } })
+    };
+    let mut colors =
+        vec![json!({ "match": { "userMessage": "blue by ", "hasToolResult": true }, "response": { "content": "Blue." } })];
+    for tools in TOOLS {
+        let place = json!({ "scope": "conversation", "key": "color" });
+        let mut value = place.clone();
+        value["value"] = json!("blue");
+        colors.push(call(format!("keep blue by {tools};"), format!("{tools}state_set"), value));
+        colors.push(call(format!("find blue by {tools};"), format!("{tools}state_get"), place));
+    }
+    let colors: String = colors.iter().map(|fixture| format!("{fixture},\n")).collect();
+    FIXTURES.replace("COLORS", &colors)
+}
+
+/// Stands before a model server that cannot name the namespace of a tool, as Codex wants it.
+const NAMESPACES: &str = r#"
+import http from "node:http";
+const [port, model] = process.argv.slice(2);
+http.createServer((request, response) => {
+  const { url: path, method, headers } = request;
+  const sent = http.request({ host: "127.0.0.1", port: model, path, method, headers }, (answer) => {
+    response.writeHead(answer.statusCode, { "content-type": answer.headers["content-type"] ?? "text/plain" });
+    let text = "";
+    answer.setEncoding("utf8").on("data", (part) => { text += part; });
+    answer.on("end", () => response.end(text.replaceAll('"name":"mcp__agent_host.', '"namespace":"mcp__agent_host","name":"')));
+  });
+  request.pipe(sent);
+}).listen(Number(port), "127.0.0.1");
+"#;
 
 fn peer() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/harness/tests/harness/peer.py").canonicalize().unwrap()
@@ -163,6 +208,18 @@ async fn a_scripted_agent_calls_the_tools_of_its_run_by_the_endpoint_that_it_was
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_agent_is_no_trusted_user_of_its_host() {
+    let host = scripted();
+    let url = host.urls().borrow().clone();
+    // By the door of its run it is somebody without a key, and there is no other way.
+    let ended = said(&host, &format!("door /api/v1/runs\nsay |\nfetch {url}/api/v1/runs")).await.completed();
+    let said = ended.message_texts().concat();
+    assert!(said.starts_with("401 ") && said.ends_with("|URLError"), "{ended}");
+    assert_eq!(reqwest::get(format!("{url}/api/v1/runs")).await.unwrap().status(), 200, "a user of this machine needs no key");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_host_leaves_no_agent_and_its_run_goes_on_in_its_session() {
     let mut host = scripted();
     said(&host, "remember one").await.completed();
@@ -252,9 +309,18 @@ async fn a_harness_elsewhere_brings_its_runner_and_serves_a_host_over_http() {
 
 /// A model server that knows [`FIXTURES`].
 fn scripted_model(modules: &Path) -> NodeServer {
-    NodeServer::start(&[("fixtures.json", FIXTURES.to_owned())], |node, port| {
+    NodeServer::start(&[("fixtures.json", fixtures())], |node, port| {
         node.arg(modules.join(".bin/llmock")).args(["-p", &port.to_string(), "-f", "fixtures.json"]);
     })
+}
+
+/// Likewise, with the server that names namespaces before it.
+fn model_with_namespaces(modules: &Path) -> (NodeServer, NodeServer) {
+    let model = scripted_model(modules);
+    let named = NodeServer::start(&[("relay.mjs", NAMESPACES.to_owned())], |node, port| {
+        node.args(["relay.mjs", &port.to_string(), &model.port.to_string()]);
+    });
+    (model, named)
 }
 
 /// A host with one harness. `keys` are those of the harness beside its id and the port of the model.
@@ -272,6 +338,17 @@ async fn answers_two_turns(host: &Host) {
     assert_eq!(ended.message_texts(), ["Again, in the same session."], "{ended}");
     let again = ended.of("harness.session")[0];
     assert_eq!((&again["resumed"], &again["session_id"]), (&json!(true), &session), "{ended}");
+}
+
+/// Two calls of the host's tools by the MCP endpoint of the run: a value that is kept, and found in the next run. `tools` are the names of
+/// the agent for tools of the host.
+async fn calls_tools_of_the_host(host: &Host, tools: &str) {
+    let ended = said(host, &format!("keep blue by {tools};")).await.completed();
+    assert!(ended.of("tool.call.completed")[0]["error"].is_null(), "{ended}");
+    let ended = said(host, &format!("find blue by {tools};")).await.completed();
+    let result = ended.of("tool.call.completed")[0]["result"].to_string();
+    assert!(result.contains("blue"), "{ended}");
+    assert_eq!(ended.message_texts().last().map(|text| text.trim()), Some("Blue."), "{ended}");
 }
 
 /// A command that a person allows, and one that a person declines.
@@ -293,6 +370,19 @@ async fn asks_for_commands(host: &Host, one: &str, two: &str) {
 /// The name of this machine's architecture in packages.
 fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" }
+}
+
+/// A rule that lets an agent call tools that are neither files nor commands without a question: some ask for each tool of the host.
+const TRUSTED: &str = "rules = [{ policy = \"allow\", kinds = [\"other\"] }]\n";
+
+/// The package with the newer Node.js for this machine.
+fn node_package() -> String {
+    format!("node-linux-{}@{NODE}", architecture())
+}
+
+/// The program in it.
+fn newer_node(modules: &Path) -> PathBuf {
+    modules.join(format!("node-linux-{}/bin/node", architecture()))
 }
 
 /// Command and environment of Codex, with the model of the test.
@@ -318,6 +408,7 @@ async fn claude_code_answers(more: &str) {
     let host = with_agent("plugin:agent-host/claude-native/default", &model, &keys);
     answers_two_turns(&host).await;
     asks_for_commands(&host, "make the folder one", "make the folder two").await;
+    calls_tools_of_the_host(&host, "mcp__agent-host__").await;
     host.check();
 }
 
@@ -334,22 +425,25 @@ async fn claude_code_answers_in_a_sandbox() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn codex_answers_by_its_own_protocol() {
     let modules = npm::packages("codex-native", &[CODEX, AIMOCK]);
-    let model = scripted_model(&modules);
-    let command = codex(&modules.join(".bin/codex"), "\"app-server\", ", model.port);
+    let (_model, named) = model_with_namespaces(&modules);
+    // A model that Codex does not know has the tools themselves, and not a program that calls them.
+    let command = codex(&modules.join(".bin/codex"), "\"app-server\", \"-c\", \"model=mock\", ", named.port);
     let keys = format!("preset = \"codex\"\nprotocol = \"native\"\n{command}");
-    let host = with_agent("plugin:agent-host/codex-native/default", &model, &keys);
+    let host = with_agent("plugin:agent-host/codex-native/default", &named, &keys);
     answers_two_turns(&host).await;
     asks_for_commands(&host, "execute one", "execute two").await;
+    calls_tools_of_the_host(&host, "mcp__agent_host.").await;
     host.check();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn codex_answers_over_acp() {
     let modules = npm::packages("codex-acp", &[CODEX_ACP, AIMOCK]);
-    let model = scripted_model(&modules);
-    let keys = format!("preset = \"codex\"\n{}", codex(&modules.join(".bin/codex-acp"), "", model.port));
-    let host = with_agent("plugin:agent-host/codex-acp/default", &model, &keys);
+    let (_model, named) = model_with_namespaces(&modules);
+    let keys = format!("preset = \"codex\"\n{}", codex(&modules.join(".bin/codex-acp"), "", named.port));
+    let host = with_agent("plugin:agent-host/codex-acp/default", &named, &keys);
     answers_two_turns(&host).await;
+    calls_tools_of_the_host(&host, "mcp__agent_host.").await;
     host.check();
 }
 
@@ -358,7 +452,7 @@ async fn gemini_answers_over_acp() {
     let modules = npm::packages("gemini", &[GEMINI, AIMOCK]);
     let model = scripted_model(&modules);
     let keys = format!(
-        "preset = \"gemini\"\ncommand = [{:?}, \"--acp\"]\n\
+        "preset = \"gemini\"\n{TRUSTED}command = [{:?}, \"--acp\"]\n\
          env = {{ GEMINI_API_KEY = \"sk-of-the-test\", GEMINI_DEFAULT_AUTH_TYPE = \"gemini-api-key\", \
          GEMINI_MODEL = \"gemini-2.5-flash\", GOOGLE_GEMINI_BASE_URL = \"http://127.0.0.1:{}\" }}",
         modules.join(".bin/gemini"),
@@ -367,6 +461,7 @@ async fn gemini_answers_over_acp() {
     let host = with_agent("plugin:agent-host/gemini/default", &model, &keys);
     let ended = said(&host, "hello there").await.completed();
     assert_eq!(ended.message_texts(), ["Hello from the scripted model."], "{ended}");
+    calls_tools_of_the_host(&host, "mcp_agent-host_").await;
     host.check();
 }
 
@@ -386,6 +481,52 @@ async fn opencode_answers_over_acp() {
         format!("preset = \"opencode\"\ncommand = [{program:?}, \"acp\"]\nenv = {{ OPENCODE_CONFIG_CONTENT = '{settings}' }}");
     let host = with_agent("plugin:agent-host/opencode/default", &model, &keys);
     answers_two_turns(&host).await;
+    calls_tools_of_the_host(&host, "agent-host_").await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn kimi_answers_over_acp() {
+    let modules = npm::packages("kimi", &[KIMI, &node_package(), AIMOCK]);
+    let model = scripted_model(&modules);
+    let keys = format!(
+        "preset = \"kimi\"\n{TRUSTED}readable = [{modules:?}]\ncommand = [{:?}, {:?}, \"acp\"]\n\
+         env = {{ KIMI_MODEL_NAME = \"mock\", KIMI_MODEL_API_KEY = \"sk-of-the-test\", KIMI_MODEL_PROVIDER_TYPE = \"openai\", \
+         KIMI_MODEL_BASE_URL = \"http://127.0.0.1:{}/v1\" }}",
+        newer_node(&modules),
+        modules.join("@moonshot-ai/kimi-code/dist/main.mjs"),
+        model.port
+    );
+    let host = with_agent("plugin:agent-host/kimi/default", &model, &keys);
+    answers_two_turns(&host).await;
+    calls_tools_of_the_host(&host, "mcp__agent-host__").await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn pi_answers_over_acp() {
+    let modules = npm::packages("pi", &[PI_ACP, PI, &node_package(), AIMOCK]);
+    let model = scripted_model(&modules);
+    // Pi has its providers in its home only: a program before it puts them there.
+    let providers = json!({ "providers": { "mock": {
+        "baseUrl": format!("http://127.0.0.1:{}/v1", model.port), "api": "openai-completions", "apiKey": "sk-of-the-test",
+        "models": [{ "id": "mock" }],
+    } } });
+    let chosen = json!({ "defaultProvider": "mock", "defaultModel": "mock" });
+    let node = newer_node(&modules);
+    let begin = format!(
+        "mkdir -p ~/.pi/agent && echo '{providers}' > ~/.pi/agent/models.json && echo '{chosen}' > ~/.pi/agent/settings.json && \
+         exec {} {}",
+        node.display(),
+        modules.join("pi-acp/dist/index.js").display()
+    );
+    let path = format!("{}:{}:/usr/bin:/bin", node.parent().unwrap().display(), modules.join(".bin").display());
+    let keys = format!(
+        "preset = \"pi\"\nreadable = [{modules:?}]\ncommand = [\"sh\", \"-c\", {begin:?}]\nenv = {{ PATH = \"{path}\" }}"
+    );
+    let host = with_agent("plugin:agent-host/pi/default", &model, &keys);
+    answers_two_turns(&host).await;
+    calls_tools_of_the_host(&host, "mcp__agent_host__").await;
     host.check();
 }
 
@@ -427,6 +568,13 @@ async fn claude_code_answers_two_turns_asks_and_is_cancelled() {
     respond(&host, &run, json!({ "decision": "decline" })).await;
     host.ended(&run).await.completed();
     assert!(!workspace(&host, "c1").join("two").exists());
+
+    // A tool of the host, for which it asks over ACP.
+    let run = host.send_in("c1", "keep blue by mcp__agent-host__;").await;
+    let question = respond(&host, &run, json!({ "decision": "submit", "answer": "Allow" })).await;
+    assert_eq!(question["title"], "mcp__agent-host__state_set", "{question}");
+    let ended = host.ended(&run).await.completed();
+    assert!(ended.of("tool.call.completed")[0]["error"].is_null(), "{ended}");
 
     // A cancel in the middle of a command of a shell leaves no process.
     let run = host.send_in("c1", "wait long").await;

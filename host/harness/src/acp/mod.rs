@@ -168,8 +168,7 @@ impl Client<'_> {
         let mut servers = Vec::new();
         if let Some(mcp) = self.frame.mcp.as_ref().filter(|_| capabilities.mcp_capabilities.http) {
             let authorization = json!({ "name": "Authorization", "value": format!("Bearer {}", mcp.token) });
-            let url = format!("{}{}", self.frame.run.base_url(), mcp.path);
-            servers.push(json!({ "type": "http", "name": "agent-host", "url": url, "headers": [authorization] }));
+            servers.push(json!({ "type": "http", "name": "agent-host", "url": mcp.url, "headers": [authorization] }));
         }
         let place = json!({ "cwd": self.frame.workspace.dir, "mcpServers": servers });
         let earlier = session::earlier(&self.frame.context, &self.frame.workspace);

@@ -206,8 +206,7 @@ impl Client<'_> {
                 params.insert("sandbox".to_owned(), json!(sandbox));
             }
             if let Some(mcp) = &self.frame.mcp {
-                let url = format!("{}{}", self.frame.run.base_url(), mcp.path);
-                let server = json!({ "url": url, "bearer_token_env_var": MCP_TOKEN });
+                let server = json!({ "url": mcp.url, "bearer_token_env_var": MCP_TOKEN });
                 params.insert("config".to_owned(), json!({ "mcp_servers": { MCP_SERVER: server } }));
             }
         }

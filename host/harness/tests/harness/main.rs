@@ -18,6 +18,7 @@ use std::{
 
 use agent_host_config::AddressRules;
 use agent_host_harness::{Harness, HarnessSetup, Variable};
+use serde_json::Value;
 
 use crate::host::TestHost;
 
@@ -131,4 +132,24 @@ pub(crate) async fn gone(pid: &str) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("process {pid} is still there");
+}
+
+/// Waits until a file is gone.
+pub(crate) async fn no_file(path: &Path) {
+    for _ in 0..1500 {
+        if !path.exists() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} is still there", path.display());
+}
+
+/// Checks that a URL is that of the MCP endpoint of a run, at a door to the host and not at the host itself.
+pub(crate) fn is_at_the_door(url: &Value, run_id: &str) {
+    let url = url.as_str().unwrap_or_else(|| panic!("{url} is no text"));
+    let (host, path) =
+        url.strip_prefix("http://127.0.0.1:").and_then(|rest| rest.split_once('/')).unwrap_or_else(|| panic!("{url}"));
+    assert!(host.parse::<u16>().is_ok_and(|port| port != 7070), "{url}");
+    assert_eq!(path, format!("mcp/runs/{run_id}"));
 }

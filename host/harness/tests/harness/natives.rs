@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{World, content, gone, host::RUNS, is_alive, python};
+use crate::{World, content, gone, host::RUNS, is_alive, is_at_the_door, python};
 
 const RUN: &str = RUNS[0];
 
@@ -249,13 +249,13 @@ async fn an_agent_may_say_any_number_of_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mcp_endpoint_of_the_run_is_handed_over_and_its_token_does_not_outlive_the_run() {
-    let url = format!("http://127.0.0.1:7070/mcp/runs/{RUN}");
     let mut world = Dialect::Codex.world("");
     let text = said(&world, RUN, "mcp\narguments").await;
     let (mcp, arguments) = text.split_once('|').unwrap();
     let mcp: Value = serde_json::from_str(mcp).unwrap();
-    let server = json!({ "url": url, "bearer_token_env_var": "AGENT_HOST_MCP_TOKEN" });
-    assert_eq!(mcp["config"]["mcp_servers"]["agent-host"], server);
+    let server = &mcp["config"]["mcp_servers"]["agent-host"];
+    is_at_the_door(&server["url"], RUN);
+    assert_eq!(server["bearer_token_env_var"], "AGENT_HOST_MCP_TOKEN");
     assert_eq!(mcp["token"], "[secret]", "the agent has it, and the record has not");
     assert!(!arguments.contains("[secret]"), "{arguments}");
     world.end().await;
@@ -266,7 +266,7 @@ async fn the_mcp_endpoint_of_the_run_is_handed_over_and_its_token_does_not_outli
     let (mode, mcp) = file.split_once(' ').unwrap();
     assert_eq!(mode, "0o600");
     let mcp: Value = serde_json::from_str(mcp).unwrap();
-    assert_eq!(mcp["mcpServers"]["agent-host"]["url"], json!(url));
+    is_at_the_door(&mcp["mcpServers"]["agent-host"]["url"], RUN);
     assert!(arguments.contains("--allowedTools=mcp__agent-host") && !arguments.contains("[secret]"), "{arguments}");
     world.end().await;
     let path = arguments.split(' ').find_map(|argument| argument.strip_prefix("--mcp-config=")).unwrap();

@@ -155,9 +155,10 @@ def obey(session, order):
             say(session, "connected")
         except OSError as error:
             say(session, f"{type(error).__name__}")
-    elif word == "fetch":  # as programs do: by the proxy of the environment, if there is one
+    elif word in ("fetch", "door"):  # as programs do, by the proxy of the environment; or a path at the host of the endpoint
+        url = urllib.parse.urljoin(servers[0]["url"], rest) if word == "door" else rest
         try:
-            with urllib.request.urlopen(rest, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=20) as answer:
                 body = answer.read()
             say(session, f"{answer.status} {len(body)} {body[:200].decode()}")
         except urllib.error.HTTPError as error:

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     World,
     host::{RUNS, TestHost},
-    peer, python,
+    is_at_the_door, no_file, peer, python,
 };
 
 const RUN: &str = RUNS[0];
@@ -183,7 +183,8 @@ async fn the_mcp_endpoint_of_the_run_is_handed_to_the_agent() {
     let mut world = World::new("");
     let home = said(&world, RUN, "env HOME").await;
     let servers: Value = serde_json::from_slice(&std::fs::read(format!("{home}/mcp")).unwrap()).unwrap();
-    let expected = json!([{ "type": "http", "name": "agent-host", "url": format!("http://127.0.0.1:7070/mcp/runs/{RUN}"),
+    is_at_the_door(&servers[0]["url"], RUN);
+    let expected = json!([{ "type": "http", "name": "agent-host", "url": servers[0]["url"],
         "headers": [{ "name": "Authorization", "value": "Bearer ahm_token-of-the-run" }] }]);
     assert_eq!(servers, expected);
     world.end().await;
@@ -193,10 +194,10 @@ async fn the_mcp_endpoint_of_the_run_is_handed_to_the_agent() {
 async fn an_agent_that_takes_no_mcp_server_by_its_protocol_has_it_in_its_configuration() {
     let (python, peer) = (python().0, peer());
     let command = [python.as_str(), "-B", &peer, "--no-mcp"];
-    let url = format!("http://127.0.0.1:7070/mcp/runs/{RUN}");
-
     let mut world = World::with_command("preset = \"codex\"", &command);
     let text = said(&world, RUN, "arguments\nsay  \nenv AGENT_HOST_MCP_TOKEN").await;
+    let url = text.split('"').nth(1).unwrap();
+    is_at_the_door(&json!(url), RUN);
     let settings = format!(
         "-c mcp_servers.agent-host.url=\"{url}\" -c mcp_servers.agent-host.bearer_token_env_var=\"AGENT_HOST_MCP_TOKEN\" [secret]"
     );
@@ -215,10 +216,47 @@ async fn an_agent_that_takes_no_mcp_server_by_its_protocol_has_it_in_its_configu
     world.host.end(RUNS[1]).await;
     let settings: Value = serde_json::from_str(&world.host.text(RUNS[1])).unwrap();
     let server = &settings["mcpServers"]["agent-host"];
-    assert_eq!(server["httpUrl"], json!(url.replace(RUN, RUNS[1])));
+    is_at_the_door(&server["httpUrl"], RUNS[1]);
     assert_eq!(server["headers"]["Authorization"], "Bearer $AGENT_HOST_MCP_TOKEN");
     world.end().await;
     assert!(!std::path::Path::new(&path).exists() && !std::path::Path::new(&next).exists());
+
+    let mut world = World::with_command("preset = \"pi\"", &command);
+    let home = said(&world, RUN, "env HOME").await;
+    let servers = std::path::Path::new(&home).join(".pi/agent/mcp.json");
+    no_file(&servers).await;
+    world.host.offer(RUNS[1], &format!("cat {}", servers.display()), "c1", json!({}));
+    world.host.end(RUNS[1]).await;
+    let settings: Value = serde_json::from_str(&world.host.text(RUNS[1])).unwrap();
+    let server = &settings["mcpServers"]["agent-host"];
+    is_at_the_door(&server["url"], RUNS[1]);
+    assert_eq!(server["headers"]["Authorization"], "Bearer ${AGENT_HOST_MCP_TOKEN}");
+    // Servers of somebody else stay.
+    no_file(&servers).await;
+    std::fs::write(&servers, r#"{ "mcpServers": { "mine": { "command": "x" } } }"#).unwrap();
+    world.host.offer(RUNS[2], &format!("cat {}", servers.display()), "c1", json!({}));
+    world.host.end(RUNS[2]).await;
+    assert!(world.host.text(RUNS[2]).contains("mine"), "{}", world.host.text(RUNS[2]));
+    world.end().await;
+    assert!(servers.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_for_the_agent_go_through_no_link_of_the_agent() {
+    let (python, peer) = (python().0, peer());
+    let mut world = World::with_command("preset = \"pi\"", &[python.as_str(), "-B", &peer, "--no-mcp"]);
+    let home = said(&world, RUN, "env HOME").await;
+    let outside = world.dir.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    let own = std::path::Path::new(&home).join(".pi/agent");
+    no_file(&own.join("mcp.json")).await;
+    std::fs::remove_dir(&own).unwrap();
+    std::os::unix::fs::symlink(&outside, &own).unwrap();
+    world.host.offer(RUNS[1], "say hi", "c1", json!({}));
+    world.host.end(RUNS[1]).await;
+    assert_eq!(world.host.text(RUNS[1]), "hi");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,13 +5,12 @@ use std::{sync::Arc, time::Duration};
 use agent_host_facts::import::Form;
 use agent_host_protocol::{Run, RunId, SentResult, run::Terminal};
 use futures_util::Stream;
-use serde_json::value::RawValue;
 
 use super::Host;
 use crate::{
     calls::remote::Calls,
     lifecycle::{
-        claims::{AppendOutcome, ClaimRequest, ClaimedRun, McpAccess},
+        claims::{AppendOutcome, ClaimRequest, ClaimStart, ClaimedRun},
         executors::{Executor, ExecutorChange, ExecutorNews, Registration},
     },
     record::HostError,
@@ -26,11 +25,11 @@ impl Host {
         self.0.cell.runs.claim(executor_id, request, wait).await
     }
 
-    /// Begins a run that was claimed; gives what its runner is given, and its MCP endpoint. Repeating it is harmless.
+    /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
     ///
     /// # Errors
     /// Fails if the claim is not valid.
-    pub async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, Box<RawValue>, McpAccess), HostError> {
+    pub async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, ClaimStart), HostError> {
         self.0.cell.runs.start_claimed(run_id, token).await
     }
 

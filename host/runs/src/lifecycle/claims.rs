@@ -40,15 +40,21 @@ pub struct ClaimedRun {
     pub lease_token: String,
     /// Time at which the claim is lost unless the lease is renewed.
     pub lease_expires_at: Timestamp,
-    /// The context of the run, where it has begun.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<agent_host_protocol::context::RunContext>)]
-    pub context: Option<Box<RawValue>>,
-    /// The MCP endpoint of the run, where it has begun.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mcp: Option<McpAccess>,
-    /// Patterns of hosts that the run is granted (`resources.http_hosts` of its binding), where it has begun. An executor that confines
-    /// what it runs holds it to them.
+    /// What the run has, where it has begun.
+    #[serde(flatten)]
+    pub start: Option<ClaimStart>,
+}
+
+/// The answer to the start of a claimed run, besides the run.
+#[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
+pub struct ClaimStart {
+    /// The context of the run.
+    #[schema(value_type = agent_host_protocol::context::RunContext)]
+    pub context: Box<RawValue>,
+    /// The MCP endpoint of the run.
+    pub mcp: McpAccess,
+    /// Patterns of hosts that the run is granted (`resources.http_hosts` of its binding). An executor that confines what it runs holds it
+    /// to them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub http_hosts: Vec<String>,
 }
@@ -110,7 +116,7 @@ pub(crate) struct ClaimHandle {
 
 /// A request about the claim itself. The task of the run carries it out.
 pub(crate) enum Order {
-    Start(Reply<(Arc<Run>, Box<RawValue>)>),
+    Start(Reply<(Arc<Run>, ClaimStart)>),
     Renew(Option<u64>, Reply<Arc<Run>>),
     Finish(Box<Terminal>, Reply<Arc<Run>>),
     Release(String, Reply<Arc<Run>>),
@@ -213,14 +219,8 @@ impl Runs {
     }
 
     /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
-    pub(crate) async fn start_claimed(
-        &self,
-        run_id: RunId,
-        token: &str,
-    ) -> Result<(Arc<Run>, Box<RawValue>, McpAccess), HostError> {
-        let handle = self.claim_handle(run_id, token)?;
-        let (run, context) = handle.order(Order::Start).await?;
-        Ok((run, context, self.mcp_access(run_id, handle.claim)))
+    pub(crate) async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, ClaimStart), HostError> {
+        self.claim_handle(run_id, token)?.order(Order::Start).await
     }
 
     /// The MCP endpoint of a claim.

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use super::{
     Runs,
     body::{Body, Exit, Ready, RunningExecution, changes, instant_of},
-    claims::{ClaimHandle, ClaimedRun, Order, Reply},
+    claims::{ClaimHandle, ClaimStart, ClaimedRun, Order, Reply},
     executors::{ExecutorNews, ExecutorSlot},
     lease::ClaimToken,
     queue::{
@@ -329,16 +329,14 @@ impl ExecutorBody {
             dispatch_expires: tokio::time::Instant::now() + Duration::from_millis(self.policy.dispatch_timeout_ms),
         });
         let Some(reply) = reply else { return Ok(()) };
-        let mut context = None;
+        let mut begun = None;
         if start && self.running.is_none() {
-            let (running, run_context) = start_claimed(task, &handle).await?;
-            (self.running, context) = (Some(running), Some(run_context));
+            let (running, context) = start_claimed(task, &handle).await?;
+            (self.running, begun) = (Some(running), Some(claim_start(task, &handle, context)));
         }
         let lease_token = runs.lease_key.token(ClaimToken::Lease, run_id, number);
-        let mcp = context.is_some().then(|| runs.mcp_access(run_id, number));
-        let http_hosts = if context.is_some() { task.run.terms.grant.permissions.http_hosts.clone() } else { Vec::new() };
         let run = (*task.run.record.run).clone();
-        let claimed = ClaimedRun { run, lease_token, lease_expires_at, context, mcp, http_hosts };
+        let claimed = ClaimedRun { run, lease_token, lease_expires_at, start: begun };
         if reply.send(Ok(claimed)).is_err() {
             // The executor had gone before it heard of its claim: nothing was done.
             let lost = lost(&handle, "executor_gone", "the executor that had claimed the run was gone");
@@ -417,6 +415,7 @@ impl ExecutorBody {
                     }),
                     Some(_) => context_of(task),
                 };
+                let started = started.map(|(run, context)| (run, claim_start(task, handle, context)));
                 drop(reply.send(started));
             }
             Order::Renew(lease_ms, reply) => {
@@ -470,6 +469,12 @@ async fn start_claimed(task: &mut RunTask, handle: &ClaimHandle) -> Result<(Runn
     task.run.record = task.runs.record(task.run_id())?;
     let context = serde_json::value::to_raw_value(&assembled.context).map_err(|error| HostError::Internal(error.to_string()))?;
     Ok((assembled.running, context))
+}
+
+/// What the executor of a claim is given with the start of its run.
+fn claim_start(task: &RunTask, handle: &ClaimHandle, context: Box<RawValue>) -> ClaimStart {
+    let mcp = task.runs.mcp_access(task.run_id(), handle.claim);
+    ClaimStart { context, mcp, http_hosts: task.run.terms.grant.permissions.http_hosts.clone() }
 }
 
 /// The execution of a claimed run that was under way when the host stopped.

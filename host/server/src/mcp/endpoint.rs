@@ -60,11 +60,15 @@ impl<S: ServerHandler + Send + 'static> Endpoint<S> {
     ) -> Self {
         let mut sessions = LocalSessionManager::default();
         sessions.session_config.keep_alive = Some(IDLE);
+        // No empty events at the beginning of streams (MCP 2025-11-25, "priming"): clients of earlier versions take them for broken
+        // JSON, and Gemini CLI then closes its session.
+        sessions.session_config.sse_retry = None;
         // Names of the host and pages of other origins are judged with the sender (`access/authentication`).
         let config = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
             .disable_allowed_origins()
             .with_sse_keep_alive(Some(KEEP_ALIVE))
+            .with_sse_retry(None)
             .with_max_request_body_bytes(body_bytes)
             .with_cancellation_token(closing.clone());
         let places = Arc::new(Semaphore::new(MAX_SESSIONS));

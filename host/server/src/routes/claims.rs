@@ -8,14 +8,14 @@ use agent_host_protocol::{
     run::{RunCompletion, RunFailure, Terminal},
     sent,
 };
-use agent_host_runs::{AppendOutcome, ClaimRequest, Claimed, McpAccess, facts::import::Form};
+use agent_host_runs::{AppendOutcome, ClaimRequest, ClaimStart, Claimed, facts::import::Form};
 use axum::{
     body::Bytes,
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
 
 use super::imports::{self, NativeLines};
 use crate::{
@@ -101,10 +101,8 @@ fn token(headers: &HeaderMap) -> Result<&str, Problem> {
 #[derive(Serialize, utoipa::ToSchema)]
 pub(crate) struct RunStart {
     run: Run,
-    /// The context of the run.
-    #[schema(value_type = agent_host_protocol::context::RunContext)]
-    context: Box<RawValue>,
-    mcp: McpAccess,
+    #[serde(flatten)]
+    start: ClaimStart,
 }
 
 /// Starts a run that was claimed
@@ -116,8 +114,8 @@ pub(crate) struct RunStart {
 pub(crate) async fn start(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let EmptyObject {} = request.optional_json(MAX_BODY_BYTES).await?;
-    let (run, context, mcp) = request.app.host.start_claimed(id, token(&request.headers)?).await?;
-    Ok(json(StatusCode::OK, &RunStart { run: Arc::unwrap_or_clone(run), context, mcp }))
+    let (run, start) = request.app.host.start_claimed(id, token(&request.headers)?).await?;
+    Ok(json(StatusCode::OK, &RunStart { run: Arc::unwrap_or_clone(run), start }))
 }
 
 /// An empty object.

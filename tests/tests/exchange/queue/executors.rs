@@ -55,7 +55,8 @@ async fn executors_bring_manifests_that_the_operator_allows() {
     let desk = Desk::of(&host);
     let manifest = json!({
         "id": "plugin:acme/coder/default", "version": "2.1.0", "label": { "en": "Coder" }, "description": { "en": "Writes code." },
-        "capabilities": { "streaming": true }, "permissions": { "state": ["conversation"] },
+        "capabilities": { "streaming": true },
+        "permissions": { "state": ["conversation"], "http_hosts": ["api.example.com:443"] },
         "config_schema": [{ "type": "string", "name": "tone", "label": {}, "default": "dry" }], "metadata": { "team": "tools" },
     });
     let with = |pointer: &str, value: serde_json::Value| {
@@ -108,6 +109,9 @@ async fn executors_bring_manifests_that_the_operator_allows() {
     assert_eq!(grant["permissions"]["state"], json!(["conversation"]), "{grant:#}");
     let context = host.get(&format!("/api/v1/runs/{run}/context")).await;
     assert_eq!(context["config"], json!({ "tone": "dry" }), "{context:#}");
+    // The executor hears of the hosts, also where it asks again.
+    let started = held.does("start", json!({})).await;
+    assert_eq!(started["http_hosts"], json!(["api.example.com:443"]), "{started:#}");
     held.complete().await;
 
     // It is there after a restart, until the last executor with it has gone, and as long as the configuration allows it.
