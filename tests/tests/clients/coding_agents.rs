@@ -512,7 +512,7 @@ async fn pi_answers_over_acp() {
         "baseUrl": format!("http://127.0.0.1:{}/v1", model.port), "api": "openai-completions", "apiKey": "sk-of-the-test",
         "models": [{ "id": "mock" }],
     } } });
-    let chosen = json!({ "defaultProvider": "mock", "defaultModel": "mock" });
+    let chosen = json!({ "defaultProvider": "mock", "defaultModel": "mock", "quietStartup": true });
     let node = newer_node(&modules);
     let begin = format!(
         "mkdir -p ~/.pi/agent && echo '{providers}' > ~/.pi/agent/models.json && echo '{chosen}' > ~/.pi/agent/settings.json && \

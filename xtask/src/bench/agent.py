@@ -6,6 +6,38 @@ import sys
 import time
 import urllib.parse
 
+
+def direct(host, count):
+    """Seconds of so many calls of the same function over HTTP by an executor, on one connection."""
+    url = urllib.parse.urlsplit(host)
+    connection = http.client.HTTPConnection(url.hostname, url.port)
+
+    def post(path, token, body):
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+        connection.request("POST", path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status >= 300:
+            raise RuntimeError(f"{path}: {answer.status} {text.decode()}")
+        return json.loads(text)
+
+    executor = post("/api/v1/executors", None, {"name": "direct", "runner_ids": ["plugin:bench/direct/default"]})
+    conversation = {"conversation_id": "direct"}
+    post("/api/v1/runs", None, {"binding_id": "direct", "conversation": conversation, "input": {"text": "go"}})
+    claim = post("/api/v1/claims", executor["credential"], {"start": True, "wait_ms": 20000})
+    run, token = f"/api/v1/runs/{claim['run']['run_id']}", claim["lease_token"]
+    began = time.monotonic()
+    for _ in range(count):
+        post(f"{run}/calls/state.get", token, {"scope": "conversation", "key": "color"})
+    seconds = time.monotonic() - began
+    post(f"{run}/finalize", token, {"status": "completed"})
+    return seconds
+
+
+if len(sys.argv) == 4 and sys.argv[1] == "direct":
+    print(direct(sys.argv[2], int(sys.argv[3])))
+    sys.exit()
+
 request = json.load(sys.stdin)
 task = json.loads(request["text"])
 

@@ -283,6 +283,8 @@ pub(crate) const FIGURES: &[(&str, &str)] = &[
     ("harness.first_event.added_max_ms", "ms"),
     ("harness.events_per_second", "events/s"),
     ("harness.mcp.calls_per_second", "calls/s"),
+    ("harness.mcp.http_calls_per_second", "calls/s"),
+    ("harness.mcp.http_ratio", "x"),
     ("harness.mcp.guest_calls_per_second", "calls/s"),
     ("harness.start.none.p50_ms", "ms"),
     ("harness.start.landlock.p50_ms", "ms"),

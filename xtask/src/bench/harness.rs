@@ -24,6 +24,8 @@ use crate::{host::HostProcess, http::Client, process, toolchain};
 /// The agent.
 const AGENT: &str = include_str!("agent.py");
 const RUNNER: &str = "plugin:bench/agent/default";
+/// The runner of an executor that makes host calls itself.
+const DIRECT: &str = "plugin:bench/direct/default";
 /// Runs of which each says one thing.
 const ROUNDS: usize = 30;
 /// Time for a client to follow before the agent says something, in seconds.
@@ -105,14 +107,22 @@ fn events(session: &mut Session) -> anyhow::Result<()> {
     session.record(FIGURE, per_second)
 }
 
-/// Calls of a tool at the endpoint of a run, one after the other, and those of the same function by a guest.
+/// Calls of a tool at the endpoint of a run, one after the other, and those of the same function by an executor over HTTP and by a guest.
 fn calls(session: &mut Session) -> anyhow::Result<()> {
-    const FIGURES: [&str; 2] = ["harness.mcp.calls_per_second", "harness.mcp.guest_calls_per_second"];
+    const FIGURES: [&str; 4] = [
+        "harness.mcp.calls_per_second",
+        "harness.mcp.http_calls_per_second",
+        "harness.mcp.http_ratio",
+        "harness.mcp.guest_calls_per_second",
+    ];
     if !session.wants(&FIGURES) {
         return Ok(());
     }
-    let mut per_second = f64::NAN;
-    with_host(session, "endpoint", "landlock", |client, _| {
+    let (mut per_second, mut direct) = (f64::NAN, f64::NAN);
+    let agent = session.dir("harness-endpoint-agent")?.join("agent.py");
+    with_host(session, "endpoint", "landlock", |client, host| {
+        let said = process::output(Command::new("python3").arg(&agent).args(["direct", host.url(), &CALLS.to_string()]))?;
+        direct = CALLS as f64 / said.trim().parse::<f64>().with_context(|| format!("the executor says `{said}`"))?;
         let run = send(client, "endpoint", &json!({ "do": "calls", "count": CALLS }))?;
         let mut said = String::new();
         follow(client, &run, |kind, data| {
@@ -125,8 +135,10 @@ fn calls(session: &mut Session) -> anyhow::Result<()> {
         Ok(())
     })?;
     session.record(FIGURES[0], per_second)?;
+    session.record(FIGURES[1], direct)?;
+    session.record(FIGURES[2], direct / per_second)?;
     let guest = 1e6 / guest_call_us(session, "harness-guest", "state.get")?;
-    session.record(FIGURES[1], guest)
+    session.record(FIGURES[3], guest)
 }
 
 /// From a message to the first event of an agent that answers at once, by its confinement. The start of its interpreter is in it.
@@ -217,7 +229,9 @@ fn with_host(
     let config = format!(
         "{UNLIMITED}\n[[harnesses]]\nid = \"{RUNNER}\"\npreset = \"command\"\ncommand = [{python:?}, \"-B\", {agent:?}]\n\
          readable = [{dir:?}, {prefix:?}]\nisolation = \"{isolation}\"\nmax_processes = {IDLE}\nlimits = {{ messages_per_second = 1000000 }}\n\n\
-         [[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\ndeadline_ms = 3600000\n"
+         [[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\ndeadline_ms = 3600000\n\n\
+         [[external_runners]]\nid = \"{DIRECT}\"\npermissions = {{ state = [\"conversation\"] }}\n\n\
+         [[bindings]]\nid = \"direct\"\nrunner = \"{DIRECT}\"\n"
     );
     let site = Site::holding(session, &name, &[], &config)?;
     let host = site.start(session)?.host;
