@@ -47,6 +47,7 @@ http_hosts = ["api.example.com:443"]
 id = "coder"
 runner = "plugin:acme/coder/default"
 state = { scopes = ["conversation", "runner"] }
+resources = { http_hosts = ["api.example.com:443"] }
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
