@@ -17,13 +17,16 @@ use utoipa::{
         OpenApiBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, SchemaFormat, Type,
         path::{Parameter, ParameterBuilder, ParameterIn},
         schema::{AdditionalProperties, ComponentsBuilder, KnownFormat, SchemaType},
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
         tag::TagBuilder,
     },
 };
 
 pub(crate) use self::tidy::tidy;
-use crate::http::{Id, PathId, ProblemCode, query::DEFAULT_PAGE};
+use crate::http::{
+    Id, PathId, ProblemCode,
+    query::{ACCESS_TOKEN, DEFAULT_PAGE},
+};
 
 /// The codes that every route may answer.
 const ALWAYS: &[ProblemCode] = &[
@@ -276,8 +279,11 @@ pub(crate) fn empty(problems: impl IntoIterator<Item = (String, RefOr<Schema>)>)
     Problem::schemas(&mut schemas);
     schemas.extend(problems);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(KEYS));
-    let components =
-        ComponentsBuilder::new().schemas_from_iter(schemas).security_scheme("bearer", SecurityScheme::Http(bearer.build()));
+    let stream_token = ApiKeyValue::with_description(ACCESS_TOKEN, STREAM_TOKENS);
+    let components = ComponentsBuilder::new()
+        .schemas_from_iter(schemas)
+        .security_scheme("bearer", SecurityScheme::Http(bearer.build()))
+        .security_scheme("stream_token", SecurityScheme::ApiKey(ApiKey::Query(stream_token)));
     let tags = TAGS.iter().map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)).build());
     OpenApiBuilder::new().info(info).components(Some(components.build())).tags(Some(tags)).build()
 }
@@ -288,6 +294,8 @@ const DESCRIPTION: &str = "A host for sandboxed agent runners. Times are Unix mi
 
 const KEYS: &str = "An API key (`ahk_…`), the credential of an executor (`ahx_…`), the token of one claim (`ahl_…`) or of its MCP endpoint (`ahm_…`), or a token (JWT) of an \
      identity provider, which names an end user.";
+
+const STREAM_TOKENS: &str = "A token of `POST /api/v1/stream-tokens`, for the stream that it was made for.";
 
 /// The parts of the API, in the order in which they are shown.
 pub(crate) const TAGS: &[(&str, &str)] = &[

@@ -29,6 +29,7 @@ mod runners;
 mod runs;
 mod schedules;
 mod statistics;
+mod stream_tokens;
 mod threads;
 
 use utoipa::{PartialSchema, ToSchema};
@@ -107,6 +108,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(artifacts::metadata))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
+        .routes(routes!(stream_tokens::create_stream_token))
         .routes(routes!(schedules::schedules))
         .routes(routes!(hooks::webhook_sources))
         .routes(routes!(hooks::hook))

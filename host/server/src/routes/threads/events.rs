@@ -37,7 +37,8 @@ refusals!(EventRefusals = [NotFound, InvalidCursor, ProjectionChanged, ThreadFor
 ///
 /// A stream has the facts that are there, then those that come, each after it was committed, on through later turns. The `id`
 /// of a server-sent event is the number of its fact.
-#[utoipa::path(get, path = "/api/v1/threads/{id}/events", tag = "threads", security(("bearer" = ["runs:read"])),
+#[utoipa::path(get, path = "/api/v1/threads/{id}/events", tag = "threads",
+    security(("bearer" = ["runs:read"]), ("stream_token" = [])),
     params(
         ThreadParams,
         AfterParams,
