@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// Paths that need nobody to be known: the health of the process, the description of the API and the chat page, which have
+/// Paths that need nobody to be known: the health of the process, the description of the API, its page and the chat page, which have
 /// no facts of runs, and what the routes themselves hold against a signature.
 const OPEN: &[(Method, &str)] = &[
     (Method::GET, "/"),
@@ -41,6 +41,10 @@ const OPEN: &[(Method, &str)] = &[
     (Method::HEAD, "/chat/{file}"),
     (Method::GET, "/api/v1/agent/attachments/{id}"),
     (Method::HEAD, "/api/v1/agent/attachments/{id}"),
+    (Method::GET, "/docs"),
+    (Method::HEAD, "/docs"),
+    (Method::GET, "/docs/{file}"),
+    (Method::HEAD, "/docs/{file}"),
     (Method::GET, "/api/v1/openapi.json"),
     (Method::HEAD, "/api/v1/openapi.json"),
     (Method::GET, "/healthz"),

@@ -8,6 +8,7 @@ mod chat;
 mod claims;
 mod create;
 mod deliveries;
+mod docs;
 mod document;
 mod download;
 mod events;
@@ -22,6 +23,7 @@ mod mcp;
 mod metrics;
 mod operations;
 mod output;
+mod page;
 mod pipeline;
 mod replay;
 mod run_stream;
@@ -134,4 +136,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(pipeline::pipeline_query))
         .routes(routes!(chat::page))
         .routes(routes!(chat::file))
+        .routes(routes!(docs::docs))
+        .routes(routes!(docs::docs_file))
 }

@@ -123,6 +123,9 @@ const ROUTES: &[Route] = &[
     ("POST", "/api/v1/stream-tokens", Names::Nothing, "runs:read", r#"{"thread_id":"of-nobody"}"#, &[404]),
     ("GET", "/", Names::Nothing, "", "", &[]),
     ("GET", "/chat/{file}", Names::Nothing, "", "", &[]),
+    ("GET", "/docs", Names::Nothing, "", "", &[]),
+    // The name of a file of the other page.
+    ("GET", "/docs/{file}", Names::Nothing, "", "", &[404]),
     ("GET", "/agents", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/agents/{agent}/capabilities", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/agents/{agent}/threads", Names::Nothing, "runs:read", "", &[]),
