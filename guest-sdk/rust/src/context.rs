@@ -18,7 +18,7 @@ use crate::interactions::Question;
 use crate::json::from_str;
 use crate::knowledge::Knowledge;
 use crate::limits::{MESSAGE_BYTES, split_at_json_len};
-use crate::message::{MessageIds, MessageWriter};
+use crate::message::{MessageWriter, RunMessages};
 use crate::models::Model;
 use crate::outcome::Failure;
 use crate::platform::Platform;
@@ -37,13 +37,18 @@ use crate::tools::Tools;
 #[derive(Debug)]
 pub struct Context {
     contract: RunContext,
-    ids: MessageIds,
+    messages: RunMessages,
     call_ids: Cell<u32>,
 }
 
 impl Context {
     pub(crate) fn new(contract: RunContext) -> Self {
-        Self { contract, ids: MessageIds::default(), call_ids: Cell::new(0) }
+        Self { contract, messages: RunMessages::default(), call_ids: Cell::new(0) }
+    }
+
+    /// Returns the messages of the run, for its end.
+    pub(crate) fn messages(&self) -> RunMessages {
+        self.messages.clone()
     }
 
     /// Returns all fields, as defined by the contract.
@@ -299,13 +304,13 @@ impl Context {
 
     /// Starts a message that is streamed while the runner writes the text.
     pub fn message(&self) -> MessageWriter {
-        MessageWriter::new(self.ids.clone())
+        MessageWriter::new(self.messages.clone())
     }
 
     /// Returns a message id, unique in the run, for a message that the runner builds itself.
     #[must_use]
     pub fn next_message_id(&self) -> String {
-        self.ids.next()
+        self.messages.next_id()
     }
 
     /// Emits a complete text without deltas, in one host call. A text longer than [`MESSAGE_BYTES`] becomes several
@@ -318,7 +323,7 @@ impl Context {
         let mut rest = text;
         while !rest.is_empty() {
             let (head, tail) = split_at_json_len(rest, MESSAGE_BYTES);
-            batch.push(message_completed(self.ids.next(), Message::assistant(head)))?;
+            batch.push(message_completed(self.messages.next_id(), Message::assistant(head)))?;
             rest = tail;
         }
         batch.flush()

@@ -218,10 +218,11 @@ pub mod __private {
     }
 
     pub fn run<R: Runner>(context: RunContext) -> Result<RunCompletion, RunFailure> {
-        match R::run(Context::new(context)) {
-            Ok(completion) => Ok(completion.into()),
-            Err(failure) => Err(failure.into()),
-        }
+        let context = Context::new(context);
+        let messages = context.messages();
+        let completion = R::run(context)?;
+        messages.finish(&completion).map_err(Failure::from)?;
+        Ok(completion.into())
     }
 
     pub fn not_found(runner_name: &str) -> RunFailure {

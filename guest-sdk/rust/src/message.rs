@@ -1,24 +1,71 @@
 //! Writer for one streamed message: deltas during writing, the whole message at the end.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
 use crate::contract::{Message, RunResult};
 use crate::error::ApiError;
 use crate::limits::{DELTA_BYTES, FLUSH_BYTES, MESSAGE_BYTES, STREAM_BYTES, json_len, split_at_json_len};
+use crate::outcome::Completion;
 use crate::results::{Batch, Host, Sink, message_completed, message_delta, reasoning_delta};
 
-/// Generator of the message ids of one run: `m1`, `m2` and so on. A resumed run generates the same ids.
+/// The messages of one run: the generator of their ids (`m1`, `m2` and so on; a resumed run generates the same ids), and those that were
+/// written and not finished.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MessageIds(Rc<Cell<u32>>);
+pub(crate) struct RunMessages(Rc<Shared>);
 
-impl MessageIds {
-    pub(crate) fn next(&self) -> String {
-        let number = self.0.get() + 1;
-        self.0.set(number);
+#[derive(Debug, Default)]
+struct Shared {
+    last_id: Cell<u32>,
+    unfinished: RefCell<Vec<UnfinishedMessage>>,
+}
+
+/// A message whose writer was dropped.
+#[derive(Debug)]
+struct UnfinishedMessage {
+    text: String,
+    /// The results that finish the message.
+    results: Vec<RunResult>,
+    /// Sends the results. A pointer, so that a component without messages does not import what this calls.
+    send: fn(Vec<RunResult>) -> Result<(), ApiError>,
+}
+
+impl RunMessages {
+    pub(crate) fn next_id(&self) -> String {
+        let number = self.0.last_id.get() + 1;
+        self.0.last_id.set(number);
         format!("m{number}")
     }
+
+    /// The messages that a run with this end has written and not finished, except one that is the message of the end.
+    fn take_unfinished(&self, completion: &Completion) -> impl Iterator<Item = UnfinishedMessage> {
+        let last = completion.contract().message.as_ref().map(Message::text);
+        self.0.unfinished.take().into_iter().filter(move |message| last.as_ref() != Some(&message.text))
+    }
+
+    /// Finishes the messages that a successful run has left, in the order in which their writers were dropped.
+    pub(crate) fn finish(&self, completion: &Completion) -> Result<(), ApiError> {
+        self.take_unfinished(completion).try_for_each(|message| (message.send)(message.results))
+    }
+
+    /// The texts of the messages that a successful run has left.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn unfinished_texts(&self, completion: &Completion) -> Vec<String> {
+        self.take_unfinished(completion).map(|message| message.text).collect()
+    }
+}
+
+/// Sends the results that finish a message, with a warning in the log of the run.
+fn send_unfinished(results: Vec<RunResult>) -> Result<(), ApiError> {
+    crate::log::warn!(
+        "the runner wrote a message and did not finish it; the SDK has finished it: call `finish` on the `MessageWriter`"
+    );
+    let mut batch = Batch::new();
+    for result in results {
+        batch.push(result)?;
+    }
+    batch.flush()
 }
 
 /// Streams one message of the assistant: deltas during writing, and the whole text at the end.
@@ -26,8 +73,10 @@ impl MessageIds {
 /// - [`write`](Self::write) collects small pieces and emits a delta per few hundred bytes; [`flush`](Self::flush) emits
 ///   immediately. `write!(out, "{x}")?` works too.
 /// - [`delta`](Self::delta) emits its text as one delta.
-/// - [`finish`](Self::finish) emits the rest and `message.completed` in one host call. **Without `finish` the message is
-///   never completed**, and text that was not flushed is not sent.
+/// - [`finish`](Self::finish) emits the rest and `message.completed` in one host call. A message without `finish` is finished at the
+///   end of a run that completes, with a warning in the log, and fails a test with [`testing`](crate::testing). If the run fails, the
+///   message stays as it is, and text that was not flushed is not sent.
+/// - [`abandon`](Self::abandon) leaves the message as it is.
 ///
 /// A text longer than [`MESSAGE_BYTES`] becomes several complete messages. A message without text is not sent.
 ///
@@ -47,7 +96,7 @@ impl MessageIds {
 #[derive(Debug)]
 pub struct MessageWriter<S: Sink = Host> {
     batch: Batch<S>,
-    ids: MessageIds,
+    messages: RunMessages,
     /// Assigned with the first delta, so that an empty message uses no id.
     id: Option<String>,
     text: String,
@@ -59,18 +108,29 @@ pub struct MessageWriter<S: Sink = Host> {
     reasoning: String,
     /// True after the first flush.
     has_started: bool,
+    /// True after [`MessageWriter::finish`] and [`MessageWriter::abandon`].
+    has_ended: bool,
 }
 
 impl MessageWriter {
-    pub(crate) fn new(ids: MessageIds) -> Self {
-        Self::with_sink(Host, ids)
+    pub(crate) fn new(messages: RunMessages) -> Self {
+        Self::with_sink(Host, messages)
     }
 }
 
 impl<S: Sink> MessageWriter<S> {
-    fn with_sink(sink: S, ids: MessageIds) -> Self {
-        let batch = Batch::with_sink(sink);
-        Self { batch, ids, id: None, text: String::new(), bytes: 0, sent: 0, reasoning: String::new(), has_started: false }
+    fn with_sink(sink: S, messages: RunMessages) -> Self {
+        Self {
+            batch: Batch::with_sink(sink),
+            messages,
+            id: None,
+            text: String::new(),
+            bytes: 0,
+            sent: 0,
+            reasoning: String::new(),
+            has_started: false,
+            has_ended: false,
+        }
     }
 
     /// Adds reasoning: shown beside the message, not part of its text. Collected and emitted like [`write`](Self::write).
@@ -158,7 +218,13 @@ impl<S: Sink> MessageWriter<S> {
         self.close()
     }
 
+    /// Leaves the message as it is: it is not completed, and text that was not flushed is not sent.
+    pub fn abandon(mut self) {
+        self.has_ended = true;
+    }
+
     fn close(&mut self) -> Result<(), ApiError> {
+        self.has_ended = true;
         self.complete()?;
         self.batch.flush()
     }
@@ -193,7 +259,7 @@ impl<S: Sink> MessageWriter<S> {
         let mut rest = reasoning.as_str();
         while !rest.is_empty() {
             let (head, tail) = split_at_json_len(rest, DELTA_BYTES);
-            let id = self.id.get_or_insert_with(|| self.ids.next());
+            let id = self.id.get_or_insert_with(|| self.messages.next_id());
             self.batch.push(reasoning_delta(id.as_str(), head))?;
             rest = tail;
         }
@@ -205,7 +271,7 @@ impl<S: Sink> MessageWriter<S> {
         self.sent = self.text.len();
         while !rest.is_empty() {
             let (head, tail) = split_at_json_len(rest, DELTA_BYTES);
-            let id = self.id.get_or_insert_with(|| self.ids.next());
+            let id = self.id.get_or_insert_with(|| self.messages.next_id());
             self.batch.push(message_delta(id.as_str(), head))?;
             rest = tail;
         }
@@ -228,6 +294,23 @@ impl<S: Sink> MessageWriter<S> {
     }
 }
 
+/// Leaves what a message lacks to the end of the run: whether it completes is not known before.
+impl<S: Sink> Drop for MessageWriter<S> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let text = self.text.clone();
+        let mut results = self.batch.take();
+        // The batch is empty, and has room for the rest of one message: nothing is sent, so nothing fails.
+        let _ = self.complete();
+        results.extend(self.batch.take());
+        if !results.is_empty() {
+            self.messages.0.unfinished.borrow_mut().push(UnfinishedMessage { text, results, send: send_unfinished });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,7 +321,7 @@ mod tests {
     type Writer = MessageWriter<RecordingSink>;
 
     fn writer() -> Writer {
-        Writer::with_sink(RecordingSink::default(), MessageIds::default())
+        Writer::with_sink(RecordingSink::default(), RunMessages::default())
     }
 
     fn end(mut writer: Writer) -> Vec<Vec<RunResult>> {
@@ -385,24 +468,54 @@ mod tests {
 
     #[test]
     fn a_message_without_text_is_not_sent_and_takes_no_id() {
-        let ids = MessageIds::default();
+        let ids = RunMessages::default();
         let mut empty = Writer::with_sink(RecordingSink::default(), ids.clone());
         empty.write("").unwrap();
         empty.delta("").unwrap();
         empty.flush().unwrap();
         assert!(end(empty).is_empty());
-        assert_eq!(ids.next(), "m1");
+        assert_eq!(ids.next_id(), "m1");
     }
 
     #[test]
     fn a_refusal_is_reported_and_the_message_goes_on() {
         let sink = RecordingSink { refuse: Some(0), ..RecordingSink::default() };
-        let mut out = Writer::with_sink(sink, MessageIds::default());
+        let mut out = Writer::with_sink(sink, RunMessages::default());
         out.write("a").unwrap();
         assert!(out.flush().is_err());
         out.write("b").unwrap();
         let (deltas, completed) = messages(&end(out));
         assert_eq!(deltas, [("m1".to_owned(), "b".to_owned())]);
         assert_eq!(completed, [("m1".to_owned(), "ab".to_owned())]);
+    }
+
+    #[test]
+    fn a_dropped_message_is_left_to_the_end_of_the_run() {
+        let messages = RunMessages::default();
+        let new = || Writer::with_sink(RecordingSink::default(), messages.clone());
+        new().finish().unwrap();
+        drop(new());
+        let mut finished = new();
+        finished.write("whole").unwrap();
+        finished.finish().unwrap();
+        let mut abandoned = new();
+        abandoned.write("half").unwrap();
+        abandoned.abandon();
+        let mut flushed = new();
+        flushed.write("seen ").unwrap();
+        flushed.flush().unwrap();
+        flushed.write("unseen").unwrap();
+        drop(flushed);
+        let mut thoughts = new();
+        thoughts.reasoning("hm").unwrap();
+        drop(thoughts);
+        let mut last = new();
+        last.write("the end").unwrap();
+        drop(last);
+        let left: Vec<_> = messages.take_unfinished(&Completion::stop().message("the end")).collect();
+        let results: Vec<_> = left.into_iter().map(|message| message.results).collect();
+        let completed = message_completed("m2", Message::assistant("seen unseen"));
+        assert_eq!(results, [vec![message_delta("m2", "unseen"), completed], vec![reasoning_delta("m3", "hm")]]);
+        assert!(messages.unfinished_texts(&Completion::stop()).is_empty());
     }
 }

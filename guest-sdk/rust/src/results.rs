@@ -103,6 +103,12 @@ impl<S: Sink> Batch<S> {
         outcome.map(|_sequence| ())
     }
 
+    /// Takes the collected results out.
+    pub(crate) fn take(&mut self) -> Vec<RunResult> {
+        self.bytes = 0;
+        std::mem::take(&mut self.results)
+    }
+
     #[cfg(test)]
     pub(crate) fn sink(&self) -> &S {
         &self.sink

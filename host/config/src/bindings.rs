@@ -16,6 +16,9 @@ use crate::{
 /// Largest `max_cost`. Millionths of it are exact in a floating-point number.
 const MAX_COST: f64 = 1e9;
 
+/// Longest label: a line of a list.
+const MAX_LABEL_CHARS: usize = 100;
+
 /// A run may be given a day, for runs that wait for people.
 const MAX_DEADLINE_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -25,6 +28,9 @@ const MAX_DEADLINE_MS: u64 = 24 * 60 * 60 * 1000;
 pub struct BindingConfig {
     /// Names the binding; state of scope `binding` belongs to it.
     pub id: String,
+    /// Name for people, in lists of agents. Without it: the label of the runner, which other bindings may have too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The runner.
     #[schemars(with = "String")]
     pub runner: RunnerId,
@@ -205,6 +211,7 @@ impl BindingConfig {
     pub fn for_runner(runner: RunnerId) -> Self {
         Self {
             id: "default".to_owned(),
+            label: None,
             runner,
             priority: 0,
             matches: Match::default(),
@@ -243,6 +250,13 @@ impl BindingConfig {
     pub fn check(&self) -> Result<(), String> {
         if !is_name(&self.id) {
             return Err("`id` must have 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());
+        }
+        let is_label =
+            |label: &str| (1..=MAX_LABEL_CHARS).contains(&label.chars().count()) && !label.chars().any(char::is_control);
+        if self.label.as_deref().is_some_and(|label| !is_label(label.trim())) {
+            return Err(format!(
+                "`label` must have 1 to {MAX_LABEL_CHARS} characters in one line; leave it out for that of the runner"
+            ));
         }
         if self.deadline_ms.is_some_and(|deadline| deadline == 0 || deadline > MAX_DEADLINE_MS) {
             return Err(format!("`deadline_ms` must be between 1 and {MAX_DEADLINE_MS} (a day)"));
@@ -292,6 +306,25 @@ impl BindingConfig {
         match named.into_iter().find(|id| !known.iter().any(|approver| approver.id == **id)) {
             Some(id) => Err(format!("`approvals` names the approver `{id}`, and no `[[approvers]]` entry has that id")),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_one_line_for_people() {
+        let check = |label: &str| {
+            let runner: RunnerId = "plugin:a/b/c".parse().unwrap();
+            BindingConfig { label: Some(label.to_owned()), ..BindingConfig::for_runner(runner) }.check()
+        };
+        for label in ["Support", "Hilfe für Kunden", &"ä".repeat(100)] {
+            assert_eq!(check(label), Ok(()), "{label}");
+        }
+        for label in ["", " ", "two\nlines", &"x".repeat(101)] {
+            assert!(check(label).unwrap_err().starts_with("`label` must have 1 to 100 characters"), "{label}");
         }
     }
 }

@@ -72,6 +72,8 @@ pub const EXECUTOR_PREFIX: &str = "ahx_";
 pub const LEASE_PREFIX: &str = "ahl_";
 /// Begins the token of the MCP endpoint of every claim of a run.
 pub const MCP_PREFIX: &str = "ahm_";
+/// Begins the token of one stream of events.
+pub const STREAM_PREFIX: &str = "aht_";
 
 /// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -8,14 +8,12 @@ use agent_host_runs::{
 };
 use axum::{
     extract::{MatchedPath, Request},
-    http::{HeaderMap, HeaderName, HeaderValue, Method},
+    http::{HeaderMap, HeaderValue, Method},
     response::Response,
 };
 
-use crate::app::App;
+use crate::{app::App, http::headers::REQUEST_ID};
 
-/// Names a request, for who looks for it in a log.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id that is taken from a client.
 const MAX_REQUEST_ID: usize = 128;
 /// The route of a path that is none, as a label.

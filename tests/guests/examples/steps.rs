@@ -1,7 +1,7 @@
 //! `plugin:test/steps/default` takes the steps that its text names, one after the other, and says after each what came of
 //! it: an event `x.step` with `step` and `outcome`. The steps are separated by `;`, their words by spaces:
 //!
-//! `attempt`, `now`, `say TEXT`, `sleep MS` (the standard library), `timer MS`, `until MS` (since 1970), `get KEY`,
+//! `attempt`, `now`, `say TEXT`, `unfinished TEXT` (a message without its end), `sleep MS` (the standard library), `timer MS`, `until MS` (since 1970), `get KEY`,
 //! `set KEY TEXT` (state of the runner), `await KEY` (asks for it until somebody has set it), `load KEY`, `store KEY TEXT` (storage of the plugin), `create`, `write TEXT COUNT`,
 //! `fill KEY COUNT` and `weigh KEY` (many bytes of storage), `fill-state KEY COUNT` and `weigh-state KEY`, `finish`, `open`, `read BYTES`, `rest` (the artifact that was finished last, or came with the event), `fail`.
 
@@ -63,6 +63,11 @@ impl OpenResources {
             "say" => {
                 ctx.reply(rest)?;
                 rest.into()
+            }
+            "unfinished" => {
+                let mut out = ctx.message();
+                out.write(rest)?;
+                Value::Null
             }
             "sleep" => {
                 std::thread::sleep(Duration::from_millis(rest.parse()?));

@@ -21,6 +21,20 @@ async fn a_message_is_answered_in_deltas() {
 }
 
 #[tokio::test]
+async fn a_message_that_its_runner_forgot_to_finish_is_finished_by_the_sdk() {
+    let world = World::new(&["steps"], "plugin:test/steps/default").await;
+    let ended = world.say("unfinished half; say whole").await;
+    assert_eq!(ended.run.status, RunStatus::Completed, "{ended:#?}");
+    let completed: Vec<String> =
+        ended.events.iter().filter(|event| event.kind == "message.completed").map(|event| event.data.to_string()).collect();
+    assert_eq!(completed.iter().filter(|message| message.contains("half\"")).count(), 1, "{completed:#?}");
+    // The run that fails leaves it.
+    let failed = world.say("unfinished half; fail").await;
+    assert_eq!(failed.run.status, RunStatus::Failed, "{failed:#?}");
+    assert!(!failed.kinds().contains(&"message.completed"), "{failed:#?}");
+}
+
+#[tokio::test]
 async fn a_conversation_is_remembered_across_a_restart() {
     let mut world = World::new(&["echo"], ECHO).await;
     for turn in 1..=3 {

@@ -309,14 +309,18 @@ impl TestHost {
     /// Runs the runner on a message with this text. State, storage, artifacts and transcript remain for the next run.
     ///
     /// # Panics
-    /// Panics if the runner panics, or calls an interface that its manifest does not declare.
+    /// Panics if the runner panics, calls an interface that its manifest does not declare, or completes without the end of a message
+    /// that it wrote ([`MessageWriter::finish`](crate::MessageWriter::finish)).
     pub fn run<R: Runner>(&mut self, text: &str) -> TestRun {
         self.host.declared = DeclaredPermissions::by(R::manifest().into_contract(R::NAME, "0.0.0"));
         self.host.run_no += 1;
-        let context = self.context(text);
+        let context = Context::new(self.context(text));
+        let messages = context.messages();
         scripted::install(std::mem::take(&mut self.host));
-        let outcome = R::run(Context::new(context));
+        let outcome = R::run(context);
         self.host = scripted::take();
+        let unfinished = outcome.as_ref().map(|completion| messages.unfinished_texts(completion)).unwrap_or_default();
+        assert!(unfinished.is_empty(), "the runner completed without `finish` for the messages {unfinished:?}");
         self.host.cancel_after = None;
         self.attachments.clear();
         let (completion, failure) = match outcome {

@@ -65,6 +65,51 @@ fn streamed_text_starts_at_once_and_then_travels_in_words_not_in_tokens() {
     assert!((20..=40).contains(&run.batches.len()), "{}", run.batches.len());
 }
 
+/// Writes a message without its end, and fails if the text says so.
+struct Forgets;
+
+impl Runner for Forgets {
+    fn manifest() -> Manifest {
+        Manifest::new("acme", "forgets")
+    }
+
+    fn run(ctx: Context) -> Result<Completion, Failure> {
+        let mut out = ctx.message();
+        out.write("half")?;
+        if ctx.text() == "fail" { Err(Failure::new("forgets.failed", "as it was asked to")) } else { Ok(Completion::stop()) }
+    }
+}
+
+#[test]
+#[should_panic(expected = "without `finish` for the messages [\"half\"]")]
+fn a_message_that_was_not_finished_fails_the_test() {
+    TestHost::new().run::<Forgets>("complete");
+}
+
+#[test]
+fn a_run_that_fails_need_not_finish_its_messages() {
+    assert_eq!(TestHost::new().run::<Forgets>("fail").failure().code, "forgets.failed");
+}
+
+#[test]
+fn a_component_finishes_a_message_that_its_runner_did_not() {
+    let mut host = TestHost::new();
+    let end = |host: &mut TestHost, text: &str| {
+        let context = host.context(text);
+        super::scripted::install(std::mem::take(&mut host.host));
+        let end = crate::__private::run::<Forgets>(context);
+        host.host = super::scripted::take();
+        end
+    };
+    assert_eq!(end(&mut host, "fail").unwrap_err().code, "forgets.failed");
+    assert!(host.host.results.is_empty() && host.host.log.is_empty());
+    assert_eq!(end(&mut host, "complete").unwrap().finish_reason, "stop");
+    let whole = results::message_completed("m1", Message::assistant("half"));
+    assert_eq!(host.host.results, [results::message_delta("m1", "half"), whole]);
+    let [(level, line)] = host.host.log.as_slice() else { panic!("{:?}", host.host.log) };
+    assert!(*level == crate::log::Level::Warn && line.contains("`finish`"), "{line}");
+}
+
 #[test]
 fn an_operation_that_the_manifest_does_not_name_is_unauthorized() {
     struct Invokes;

@@ -273,6 +273,13 @@ impl Host {
         principals::principal_of(&self.0.shared, &self.0.cell, token)
     }
 
+    /// The principal of the key with this id, for tokens that this host made for the holder of the key; `None` if the key was
+    /// revoked or has expired.
+    #[must_use]
+    pub fn key_holder(&self, id: &str) -> Option<Principal> {
+        self.keys().holder(id)
+    }
+
     /// The remaining validity of a principal; `None` without an end.
     #[must_use]
     pub fn welcome(&self, principal: &Principal) -> Option<Validity> {

@@ -36,7 +36,7 @@ pub struct Agent {
     pub id: String,
     /// Id of the runner.
     pub runner_id: RunnerId,
-    /// Name for people, from the manifest of the runner.
+    /// Name for people: the label of the binding, or that of the runner.
     pub name: String,
     /// Description, from the manifest of the runner.
     pub description: Option<String>,
@@ -143,12 +143,12 @@ impl Intake {
         let serving = self.shared.serving(&binding.config.runner)?;
         let manifest = serving.manifest();
         let permissions = binding.permissions(manifest);
-        let label = manifest.label.fallback();
+        let labels = [binding.config.label.as_deref().unwrap_or_default(), manifest.label.fallback(), &binding.config.id];
         let described = manifest.description.as_ref().map(|text| text.fallback().to_owned());
         Some(Agent {
             id: binding.config.id.clone(),
             runner_id: manifest.id.clone(),
-            name: if label.is_empty() { binding.config.id.clone() } else { label.to_owned() },
+            name: labels.into_iter().find(|label| !label.is_empty()).unwrap_or_default().to_owned(),
             description: described.filter(|text| !text.is_empty()),
             capabilities: manifest.capabilities.clone(),
             client_tools: binding.takes_client_tools(&permissions),

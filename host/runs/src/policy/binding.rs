@@ -92,6 +92,9 @@ pub(crate) type InstalledRunners<'a> = dyn Fn() -> Vec<RunnerId> + 'a;
 pub struct BindingReport {
     /// Id of the binding.
     pub id: String,
+    /// Name for people, where the configuration has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The runner.
     pub runner: String,
     /// Priority of the binding.
@@ -122,6 +125,7 @@ impl Binding {
         };
         BindingReport {
             id: self.config.id.clone(),
+            label: self.config.label.clone(),
             runner: self.config.runner.to_string(),
             priority: self.config.priority,
             ready: problem.is_none(),

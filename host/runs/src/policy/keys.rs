@@ -66,6 +66,13 @@ impl Key {
     fn is_good(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now)
     }
+
+    /// The sender of a request with the key; `None` if the key was revoked or has expired.
+    fn principal(&self) -> Option<Principal> {
+        let Self { key_id, name, scopes, workspace, .. } = self.clone();
+        let kind = PrincipalKind::Key(key_id);
+        self.is_good(time::now()).then_some(Principal { kind, name, scopes, workspace, end_user: None })
+    }
 }
 
 /// A key that is wanted.
@@ -268,11 +275,13 @@ impl Keys {
         let secret = rest.strip_prefix('_')?;
         let loaded = self.all.read().get(id).cloned()?;
         let digest: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
-        if !same(&loaded.digest, &digest) || !loaded.key.is_good(time::now()) {
-            return None;
-        }
-        let Key { key_id, name, scopes, workspace, .. } = loaded.key.clone();
-        Some(Principal { kind: PrincipalKind::Key(key_id), name, scopes, workspace, end_user: None })
+        if same(&loaded.digest, &digest) { loaded.key.principal() } else { None }
+    }
+
+    /// The principal of the key with this id, as long as the key is good. Asks for no secret: for tokens that this host has made for
+    /// the holder of the key.
+    pub(crate) fn holder(&self, id: &str) -> Option<Principal> {
+        self.all.read().get(id)?.key.principal()
     }
 
     fn of(&self, principal: &Principal) -> Option<Arc<LoadedKey>> {
@@ -365,7 +374,10 @@ mod tests {
         // Another host on the same ledger knows it, and knows when it is revoked.
         let again = Keys::open(&ledger).unwrap();
         assert!(again.principal(&token).is_some());
+        assert_eq!(again.holder(&key.key_id), again.principal(&token));
+        assert!(again.holder("").is_none() && again.holder(&token).is_none());
         again.revoke(&ledger, &root, &key.key_id).await.unwrap();
+        assert!(again.holder(&key.key_id).is_none());
         assert!(again.principal(&token).is_none() && Keys::open(&ledger).unwrap().principal(&token).is_none());
         assert!(again.revoke(&ledger, &root, "nonsense").await.is_err());
     }

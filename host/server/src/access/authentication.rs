@@ -19,7 +19,10 @@ use axum::{
 };
 use futures_util::StreamExt;
 
-use super::identity::{Identities, Judgement, TokenUser, TokenValidity, Verdict};
+use super::{
+    identity::{Identities, Judgement, TokenUser, TokenValidity, Verdict},
+    stream_token::{self, Holder},
+};
 use crate::{
     app::App,
     http::{
@@ -29,7 +32,7 @@ use crate::{
     },
 };
 
-/// Paths that need nobody to be known: the health of the process, the description of the API and the chat page, which have
+/// Paths that need nobody to be known: the health of the process, the description of the API, its page and the chat page, which have
 /// no facts of runs, and what the routes themselves hold against a signature.
 const OPEN: &[(Method, &str)] = &[
     (Method::GET, "/"),
@@ -38,6 +41,10 @@ const OPEN: &[(Method, &str)] = &[
     (Method::HEAD, "/chat/{file}"),
     (Method::GET, "/api/v1/agent/attachments/{id}"),
     (Method::HEAD, "/api/v1/agent/attachments/{id}"),
+    (Method::GET, "/docs"),
+    (Method::HEAD, "/docs"),
+    (Method::GET, "/docs/{file}"),
+    (Method::HEAD, "/docs/{file}"),
     (Method::GET, "/api/v1/openapi.json"),
     (Method::HEAD, "/api/v1/openapi.json"),
     (Method::GET, "/healthz"),
@@ -94,12 +101,12 @@ pub(crate) fn judge_token(app: &App, identities: &Identities, request: &Request)
 /// Names the sender of a request to the routes. `token` is the judgement of its token, where it has one of an identity provider. Returns
 /// the time that the sender is welcome for, where that has an end.
 pub(crate) fn admit(app: &App, request: &mut Request, token: Option<Judgement>) -> Result<Option<Welcome>, Problem> {
-    let known = match token {
-        Some(judgement) => judgement.map(|TokenUser { principal, validity }| (principal, Some(Welcome::Token(validity)))),
-        None => principal_of(app, request).map(|principal| {
-            let welcome = app.host.welcome(&principal).map(Welcome::Key);
-            (principal, welcome)
-        }),
+    // Routes that are open may have a parameter of this name.
+    let stream_token = if is_open(request) { None } else { stream_token::take(request)? };
+    let known = match (token, stream_token) {
+        (Some(judgement), _) => judgement.map(of_provider),
+        (None, Some(text)) => of_stream_token(app, request, &text),
+        (None, None) => principal_of(app, request).map(|principal| of_key(app, principal)),
     };
     let known = known.and_then(|(principal, welcome)| Ok((of_end_user(principal, request)?, welcome)));
     let (principal, welcome) = match (known, is_open(request)) {
@@ -108,7 +115,32 @@ pub(crate) fn admit(app: &App, request: &mut Request, token: Option<Judgement>) 
         (Err(problem), false) => return Err(problem),
     };
     request.extensions_mut().insert(principal);
+    if let Some(Welcome::Token(validity)) = &welcome {
+        request.extensions_mut().insert(validity.clone());
+    }
     Ok(welcome)
+}
+
+fn of_provider(TokenUser { principal, validity }: TokenUser) -> (Principal, Option<Welcome>) {
+    (principal, Some(Welcome::Token(validity)))
+}
+
+fn of_key(app: &App, principal: Principal) -> (Principal, Option<Welcome>) {
+    let welcome = app.host.welcome(&principal).map(Welcome::Key);
+    (principal, welcome)
+}
+
+/// The sender for whom a stream token was made, as long as its own credential is good.
+fn of_stream_token(app: &App, request: &Request, text: &str) -> Result<(Principal, Option<Welcome>), Problem> {
+    let (holder, end_user) = stream_token::judge(app, request, text)?;
+    let (principal, welcome) = match holder {
+        Holder::Loopback => (trusted(app, request)?, None),
+        Holder::Key(id) => of_key(app, app.host.key_holder(&id).ok_or_else(stream_token::orphaned)?),
+        Holder::User { provider, issuer, user, ends_at } => {
+            of_provider(TokenUser::known(&app.host, &provider, &issuer, &user, ends_at).ok_or_else(stream_token::orphaned)?)
+        }
+    };
+    Ok((Principal { end_user: principal.end_user.or(end_user), ..principal }, welcome))
 }
 
 /// The principal, on behalf of the end user that the request names. An end user reaches the routes of agents alone.
@@ -140,7 +172,7 @@ fn of_end_user(mut principal: Principal, request: &Request) -> Result<Principal,
     if principal.end_user.is_none() || is_for_end_users(request) || is_open(request) {
         return Ok(principal);
     }
-    let detail = "requests of end users reach /agents, /api/v1/agent and the artifacts of their threads: use a key of an operator, \
+    let detail = "requests of end users reach /agents, /api/v1/agent, /api/v1/stream-tokens and the artifacts of their threads: use a key of an operator, \
                   without `X-End-User`";
     Err(Problem::new(ProblemCode::Forbidden, detail))
 }
@@ -150,6 +182,7 @@ fn is_for_end_users(request: &Request) -> bool {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
     let reads = [Method::GET, Method::HEAD].contains(request.method());
     path == "/agents"
+        || path == "/api/v1/stream-tokens"
         || path.starts_with("/agents/")
         || path.starts_with("/api/v1/agent/")
         || reads && path.starts_with("/api/v1/artifacts/{id}")

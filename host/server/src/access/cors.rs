@@ -32,6 +32,7 @@ pub(crate) fn layer(host: &Host) -> CorsLayer {
         headers::IDEMPOTENCY_KEY,
         prefer::PREFER,
         headers::LAST_EVENT_ID,
+        headers::REQUEST_ID,
         headers::MCP_SESSION_ID,
         headers::MCP_PROTOCOL_VERSION,
         HeaderName::from_static(langbot::HEADER),
@@ -48,6 +49,7 @@ pub(crate) fn layer(host: &Host) -> CorsLayer {
         header::WWW_AUTHENTICATE,
         headers::IDEMPOTENCY_REPLAYED,
         prefer::PREFERENCE_APPLIED,
+        headers::REQUEST_ID,
         headers::MCP_SESSION_ID,
     ];
     CorsLayer::new()

@@ -6,5 +6,6 @@ pub(crate) mod cors;
 pub(crate) mod idempotency;
 pub(crate) mod identity;
 mod request;
+pub(crate) mod stream_token;
 
 pub(crate) use request::ApiRequest;

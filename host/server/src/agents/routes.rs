@@ -23,7 +23,7 @@ use super::{
     thread::{self, OpenActions, ThreadView},
 };
 use crate::{
-    access::ApiRequest,
+    access::{ApiRequest, caller::Caller},
     agui::{
         capabilities,
         cursor::{Cursor, Place},
@@ -340,19 +340,24 @@ pub(crate) async fn show(Path((agent, id)): Path<(String, String)>, mut request:
     let limit = request.query.limit()?;
     let before = request.query.text("before");
     request.query.finish()?;
-    let thread = thread_of(&request, &agent, &id)?;
+    let thread = thread_of(&request.app, &request.caller, &agent, &id)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let hydrated = off_thread(move || thread::view(&request.app, &thread, limit, before)).await?;
     Ok(json(StatusCode::OK, &hydrated))
 }
 
 /// A thread of an agent.
-fn thread_of(request: &ApiRequest, agent: &str, id: &str) -> Result<Thread, Problem> {
-    request.app.host.agent(agent)?;
+fn thread_of(app: &App, caller: &Caller, agent: &str, id: &str) -> Result<Thread, Problem> {
+    app.host.agent(agent)?;
     if id.is_empty() || id.len() > agent_host_protocol::event::MAX_FOREIGN_ID_LEN || id.chars().any(char::is_control) {
         return Err(Problem::not_found("the id of a thread has 1 to 256 bytes and no control characters"));
     }
-    Ok(Thread::of(&request.caller, id))
+    Ok(Thread::of(caller, id))
+}
+
+/// Fails if the caller sees no such run in a thread of this agent.
+pub(crate) fn check_run(app: &App, caller: &Caller, agent: &str, thread: &str, run_id: &str) -> Result<(), Problem> {
+    engine::find(app, &thread_of(app, caller, agent, thread)?, run_id).map(drop)
 }
 
 refusals!(EventsRefusals = [NotFound, InvalidCursor, TooManyStreams]);
@@ -361,7 +366,7 @@ refusals!(EventsRefusals = [NotFound, InvalidCursor, TooManyStreams]);
 ///
 /// From the beginning, or after `Last-Event-ID`; each event has a cursor as `id` and its type as `event`.
 #[utoipa::path(get, path = "/agents/{agent}/threads/{thread}/runs/{run}/events", tag = "agents",
-    security(("bearer" = ["runs:read"])),
+    security(("bearer" = ["runs:read"]), ("stream_token" = [])),
     params(
         ("agent" = String, Path, description = "The agent."),
         ("thread" = String, Path, description = "The thread."),
@@ -381,7 +386,7 @@ pub(crate) async fn events(
     request.caller.may(Scope::RunsRead)?;
     let after = request.query.text("after");
     request.query.finish()?;
-    let thread = thread_of(&request, &agent, &id)?;
+    let thread = thread_of(&request.app, &request.caller, &agent, &id)?;
     let after = last_event_id(&request.headers)?.or(after);
     let cursor = after.map(|text| cursor(&text, &run_id, "Last-Event-ID")).transpose()?;
     read_on(&request.app, thread, &run_id, cursor, None).await
@@ -437,7 +442,7 @@ pub(crate) async fn cancel(
     request: ApiRequest,
 ) -> Result<Response, Problem> {
     request.allow(Scope::RunsControl)?;
-    let thread = thread_of(&request, &agent, &id)?;
+    let thread = thread_of(&request.app, &request.caller, &agent, &id)?;
     engine::cancel(&request.app, &request.caller, &thread, &run_id).await?;
     Ok(json(StatusCode::ACCEPTED, &CancelledRun { thread_id: id, run_id, accepted: true }))
 }
@@ -456,7 +461,7 @@ refusals!(ForgetRefusals = [WRITE] + [NotFound, Conflict]);
     responses((status = 204, description = "It is gone."), ForgetRefusals))]
 pub(crate) async fn forget(Path((agent, id)): Path<(String, String)>, request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsControl)?;
-    let thread = thread_of(&request, &agent, &id)?;
+    let thread = thread_of(&request.app, &request.caller, &agent, &id)?;
     engine::forget(&request.app, &request.caller, &thread).await?;
     Ok((StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response())
 }

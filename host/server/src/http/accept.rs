@@ -22,24 +22,29 @@ struct Fit {
     earliness: std::cmp::Reverse<usize>,
 }
 
-/// The form that the client prefers: by weight, then the one that is named more precisely, then the one that
-/// is named first. A client that says nothing, or nothing that can be understood, gets a page.
+/// The form in which a client reads events. A client that says nothing, or nothing that can be understood, gets a page.
 pub(crate) fn negotiate(headers: &HeaderMap) -> Result<Form, Problem> {
-    let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
-    let ranges: Vec<(&str, &str, u16)> = lines.flat_map(|line| line.split(',')).filter_map(range).collect();
-    if ranges.is_empty() {
-        return Ok(Form::Page);
-    }
-    let page = fit(&ranges, "application", "json");
-    let stream = fit(&ranges, "text", "event-stream");
-    match (page, stream) {
-        (None, None) => Err(Problem::new(
+    match preferred(headers, [("application", "json"), ("text", "event-stream")]) {
+        Some(0) => Ok(Form::Page),
+        Some(_) => Ok(Form::Stream),
+        None => Err(Problem::new(
             ProblemCode::NotAcceptable,
             "events can be read as application/json (a page) or text/event-stream (a stream)",
         )),
-        (page, stream) if stream > page => Ok(Form::Stream),
-        _ => Ok(Form::Page),
     }
+}
+
+/// The place of the media type that the client prefers: by weight, then the one that is named more precisely, then the one that is
+/// named first; the first one for a client that says nothing, or nothing that can be understood. `None` if the client takes none of them.
+pub(crate) fn preferred<const N: usize>(headers: &HeaderMap, offered: [(&str, &str); N]) -> Option<usize> {
+    let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
+    let ranges: Vec<(&str, &str, u16)> = lines.flat_map(|line| line.split(',')).filter_map(range).collect();
+    if ranges.is_empty() {
+        return Some(0);
+    }
+    let fits = offered.into_iter().enumerate().filter_map(|(at, (kind, subtype))| Some((fit(&ranges, kind, subtype)?, at)));
+    // Of equals the first one.
+    fits.max_by_key(|(fit, at)| (*fit, std::cmp::Reverse(*at))).map(|(_, at)| at)
 }
 
 /// The rank of a media type. The most precise matching range decides its weight.

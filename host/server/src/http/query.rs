@@ -9,6 +9,9 @@ use super::{percent, problem::Problem};
 /// Items on a page where the client does not say.
 pub(crate) const DEFAULT_PAGE: u32 = 50;
 
+/// The parameter that has a stream token (RFC 6750, section 2.3). Admission takes it out of a request, so no route sees it.
+pub(crate) const ACCESS_TOKEN: &str = "access_token";
+
 /// The parameters of a request that were not read yet. [`Query::finish`] refuses what is left.
 #[derive(Debug)]
 pub(crate) struct Query {

@@ -18,6 +18,19 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(crate) const NO_BUFFERING: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
+/// Time that a client waits before it reconnects.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Events for clients that reconnect: `retry` is a field of the first one. An event with no other field has no data, and some
+/// parsers give their program an empty event for it.
+pub(crate) fn with_retry(events: impl Stream<Item = Event> + Send + 'static) -> impl Stream<Item = Event> + Send + 'static {
+    let mut retry = Some(RETRY);
+    events.map(move |event| match retry.take() {
+        Some(retry) => event.retry(retry),
+        None => event,
+    })
+}
+
 /// An answer of events. `held` lives as long as the stream does.
 pub(crate) fn respond(events: impl Stream<Item = Event> + Send + 'static, held: impl Send + 'static) -> Response {
     let events = events.map(move |event| {

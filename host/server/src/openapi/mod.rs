@@ -3,6 +3,8 @@
 //! A route cannot be without one: the table of routes takes handlers only with their `#[utoipa::path]`. Refusals of a
 //! route are declared with [`refusals!`], by problem code; statuses and their bodies follow from it.
 
+mod examples;
+mod shared;
 mod tidy;
 
 use std::collections::BTreeMap;
@@ -13,17 +15,21 @@ use axum::http::StatusCode;
 use utoipa::{
     IntoParams, PartialSchema, ToSchema,
     openapi::{
-        AllOfBuilder, ArrayBuilder, ContentBuilder, HeaderBuilder, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi,
-        OpenApiBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, SchemaFormat, Type,
+        ArrayBuilder, ContentBuilder, HeaderBuilder, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi, OpenApiBuilder, Ref,
+        RefOr, Required, ResponseBuilder, Schema, SchemaFormat, Type,
         path::{Parameter, ParameterBuilder, ParameterIn},
         schema::{AdditionalProperties, ComponentsBuilder, KnownFormat, SchemaType},
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
+        server::ServerBuilder,
         tag::TagBuilder,
     },
 };
 
 pub(crate) use self::tidy::tidy;
-use crate::http::{Id, PathId, ProblemCode, query::DEFAULT_PAGE};
+use crate::http::{
+    Id, PathId, ProblemCode,
+    query::{ACCESS_TOKEN, DEFAULT_PAGE},
+};
 
 /// The codes that every route may answer.
 const ALWAYS: &[ProblemCode] = &[
@@ -38,6 +44,11 @@ pub(crate) const JSON: &[ProblemCode] =
     &[ProblemCode::InvalidJson, ProblemCode::UnsupportedMediaType, ProblemCode::PayloadTooLarge, ProblemCode::RequestTimeout];
 /// The codes of routes that write.
 pub(crate) const WRITE: &[ProblemCode] = &[ProblemCode::ShuttingDown, ProblemCode::InsufficientStorage];
+
+/// The media type of a problem document.
+const PROBLEM: &str = "application/problem+json";
+/// The extension that lists the problem codes of a response; of an operation, by status.
+const CODES: &str = "x-problem-codes";
 
 /// Declares what a route refuses with, beside what every route may: `refusals!(Name = [GROUP, …] + [Code, …])`, the groups
 /// with their `+` where there are any. `Name` then stands among the `responses` of `#[utoipa::path]`.
@@ -82,14 +93,8 @@ where
 }
 
 fn problem(status: u16, codes: &[ProblemCode]) -> utoipa::openapi::Response {
-    let described: Vec<String> = codes.iter().map(|code| format!("`{}`: {}", code.as_str(), code.description())).collect();
-    let any = || ObjectBuilder::new().schema_type(SchemaType::AnyValue);
-    let code = any().enum_values(Some(codes.iter().map(|code| code.as_str())));
-    let status_is = any().enum_values(Some([status]));
-    let narrowed = ObjectBuilder::new().property("status", status_is).property("code", code);
-    let schema = AllOfBuilder::new().item(Ref::from_schema_name(Problem::name())).item(narrowed);
-    let content = ContentBuilder::new().schema(Some(schema)).build();
-    let mut response = ResponseBuilder::new().description(described.join("\n\n")).content("application/problem+json", content);
+    let described = codes.iter().map(|code| (code.as_str(), code.description()));
+    let mut response = refusal(&Problem::name(), described);
     if codes.iter().any(|code| code.passes()) {
         let seconds = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
         let after = HeaderBuilder::new().schema(Some(seconds)).description(Some("Seconds after which another try may succeed."));
@@ -100,6 +105,18 @@ fn problem(status: u16, codes: &[ProblemCode]) -> utoipa::openapi::Response {
         response = response.header("WWW-Authenticate", how.build());
     }
     response.build()
+}
+
+/// A response with a problem document of this schema, and with the codes that it may have, each with its meaning. [`tidy`] makes the
+/// responses of one status into one of the whole document.
+pub(crate) fn refusal<'a>(schema: &str, codes: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> ResponseBuilder {
+    let described: Vec<String> = codes.clone().map(|(code, meaning)| format!("`{code}`: {meaning}")).collect();
+    let codes: Vec<&str> = codes.map(|(code, _)| code).collect();
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
+    ResponseBuilder::new()
+        .description(described.join("\n\n"))
+        .content(PROBLEM, content)
+        .extensions(Some([(CODES, codes)].into_iter().collect()))
 }
 
 /// The problem document (RFC 9457), as a schema.
@@ -276,10 +293,14 @@ pub(crate) fn empty(problems: impl IntoIterator<Item = (String, RefOr<Schema>)>)
     Problem::schemas(&mut schemas);
     schemas.extend(problems);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(KEYS));
-    let components =
-        ComponentsBuilder::new().schemas_from_iter(schemas).security_scheme("bearer", SecurityScheme::Http(bearer.build()));
+    let stream_token = ApiKeyValue::with_description(ACCESS_TOKEN, STREAM_TOKENS);
+    let components = ComponentsBuilder::new()
+        .schemas_from_iter(schemas)
+        .security_scheme("bearer", SecurityScheme::Http(bearer.build()))
+        .security_scheme("stream_token", SecurityScheme::ApiKey(ApiKey::Query(stream_token)));
     let tags = TAGS.iter().map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)).build());
-    OpenApiBuilder::new().info(info).components(Some(components.build())).tags(Some(tags)).build()
+    let server = ServerBuilder::new().url("/").description(Some("The host that gives this document.")).build();
+    OpenApiBuilder::new().info(info).servers(Some([server])).components(Some(components.build())).tags(Some(tags)).build()
 }
 
 const DESCRIPTION: &str = "A host for sandboxed agent runners. Times are Unix milliseconds, sizes are bytes, and a member that is absent \
@@ -288,6 +309,8 @@ const DESCRIPTION: &str = "A host for sandboxed agent runners. Times are Unix mi
 
 const KEYS: &str = "An API key (`ahk_…`), the credential of an executor (`ahx_…`), the token of one claim (`ahl_…`) or of its MCP endpoint (`ahm_…`), or a token (JWT) of an \
      identity provider, which names an end user.";
+
+const STREAM_TOKENS: &str = "A token of `POST /api/v1/stream-tokens`, for the stream that it was made for.";
 
 /// The parts of the API, in the order in which they are shown.
 pub(crate) const TAGS: &[(&str, &str)] = &[

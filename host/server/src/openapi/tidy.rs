@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::{examples, shared::share_problems};
 use crate::{http::headers::MAX_IDEMPOTENCY_KEY_LEN, langbot};
 
 /// All of it.
 pub(crate) fn tidy(mut document: Value) -> Value {
+    share_problems(&mut document);
     langbot::describe(&mut document);
     name_timestamps(&mut document);
     if let Some(Value::Object(schemas)) = document.pointer_mut("/components/schemas") {
@@ -20,6 +22,7 @@ pub(crate) fn tidy(mut document: Value) -> Value {
     walk(&mut document, &mut parameter);
     walk(&mut document, &mut sets);
     name_operations(&mut document);
+    examples::show(&mut document);
     while drop_unused(&mut document) {}
     document
 }

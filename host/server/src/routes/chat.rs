@@ -1,33 +1,17 @@
-//! The chat page: a client of AG-UI for trying an agent. Its files are part of the binary.
-//!
-//! The page contains no data and needs no key; its requests to the API do. The page shows the output of models, so a policy
-//! forbids foreign scripts and other hosts.
+//! The chat page: a client of AG-UI for trying an agent.
 
 use std::sync::LazyLock;
 
-use axum::{
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
-};
-use sha2::{Digest, Sha256};
+use axum::{http::HeaderMap, response::Response};
 
+use super::page::{self, HTML, PageFile};
 use crate::{
-    http::{
-        Path, Problem,
-        headers::{CROSS_ORIGIN_RESOURCE_POLICY, matches_etag},
-    },
+    http::{Path, Problem},
     openapi::refusals,
 };
 
-const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
-
-/// The policy of the page. Pictures that need a key are shown as `data:`.
-const POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
-     form-action 'none'; frame-ancestors 'none'",
-);
 
 struct File {
     name: &'static str,
@@ -53,15 +37,9 @@ const FILES: &[File] = &[
     file!("view.js", SCRIPT),
 ];
 
-/// Of all files together: a page and a script of two versions do not go together.
-static ETAG: LazyLock<String> = LazyLock::new(|| {
-    let mut hasher = Sha256::new();
-    for file in FILES.iter().chain([&INDEX]) {
-        hasher.update(file.text);
-    }
-    let hash: String = hasher.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("\"{hash}\"")
-});
+/// The tag of all files together.
+static ETAG: LazyLock<String> =
+    LazyLock::new(|| page::etag(FILES.iter().chain([&INDEX]).map(|file| file.text.as_bytes().into())));
 
 /// The chat page
 ///
@@ -88,29 +66,13 @@ pub(crate) async fn file(Path(name): Path<String>, headers: HeaderMap) -> Result
 refusals!(FileRefusals = [NotFound]);
 
 fn serve(file: &File, headers: &HeaderMap) -> Response {
-    let mut response = if matches_etag(headers, &ETAG) {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        ([(header::CONTENT_TYPE, file.media_type)], file.text).into_response()
-    };
-    let always: [(HeaderName, HeaderValue); 5] = [
-        // Asked for again each time: the next version of the host has another page.
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-        (CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
-    ];
-    response.headers_mut().extend(always);
-    // Hexadecimal digits in quotes are a value that a header can have.
-    if let Ok(etag) = HeaderValue::from_str(&ETAG) {
-        response.headers_mut().insert(header::ETAG, etag);
-    }
-    response
+    page::respond(&PageFile { media_type: file.media_type, bytes: file.text.as_bytes().into(), etag: &ETAG }, headers)
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::{StatusCode, header};
+
     use super::*;
 
     fn if_none_match(etag: &str) -> HeaderMap {
@@ -127,7 +89,7 @@ mod tests {
             let response = file(Path(name.to_owned()), HeaderMap::new()).await.unwrap();
             assert_eq!(response.status(), StatusCode::OK, "{name}");
             assert_eq!(response.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
-            assert_eq!(response.headers()[header::CONTENT_SECURITY_POLICY], POLICY);
+            assert_eq!(response.headers()[header::CONTENT_SECURITY_POLICY], page::POLICY);
         }
         // The policy forbids both, so neither may be needed.
         for inline in ["<style", " style=", "innerHTML", "eval(", " onclick=\"", "https://"] {

@@ -1,13 +1,13 @@
 //! Streams of what the whole host has accepted or recorded, as server-sent events.
 
-use std::{future, time::Duration};
+use std::future;
 
 use agent_host_runs::HostError;
 use axum::{
     http::HeaderMap,
     response::{Response, sse::Event},
 };
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 
 use crate::{
@@ -19,9 +19,6 @@ use crate::{
         sse,
     },
 };
-
-/// Time that a client waits before it reconnects.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// The form that a client asks for.
 pub(super) enum Follow {
@@ -67,8 +64,6 @@ pub(super) fn feed_stream<T: Serialize + Send + 'static>(
             Event::default().event("problem").data(problem.to_json())
         })))
     });
-    let events = stream::once(future::ready(Event::default().retry(RETRY)))
-        .chain(events)
-        .take_until(app.closing.clone().cancelled_owned());
+    let events = sse::with_retry(events).take_until(app.closing.clone().cancelled_owned());
     Ok(sse::respond(events, (place, open)))
 }

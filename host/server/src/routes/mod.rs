@@ -8,6 +8,7 @@ mod chat;
 mod claims;
 mod create;
 mod deliveries;
+mod docs;
 mod document;
 mod download;
 mod events;
@@ -22,6 +23,7 @@ mod mcp;
 mod metrics;
 mod operations;
 mod output;
+mod page;
 mod pipeline;
 mod replay;
 mod run_stream;
@@ -29,6 +31,7 @@ mod runners;
 mod runs;
 mod schedules;
 mod statistics;
+mod stream_tokens;
 mod threads;
 
 use utoipa::{PartialSchema, ToSchema};
@@ -107,6 +110,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(artifacts::metadata))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
+        .routes(routes!(stream_tokens::create_stream_token))
         .routes(routes!(schedules::schedules))
         .routes(routes!(hooks::webhook_sources))
         .routes(routes!(hooks::hook))
@@ -132,4 +136,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(pipeline::pipeline_query))
         .routes(routes!(chat::page))
         .routes(routes!(chat::file))
+        .routes(routes!(docs::docs))
+        .routes(routes!(docs::docs_file))
 }

@@ -1,20 +1,17 @@
 //! A run as a stream of server-sent events.
 
-use std::{future, time::Duration};
+use std::future;
 
 use agent_host_protocol::{RunEvent, RunId};
 use agent_host_runs::{HostError, Records};
 use axum::response::{Response, sse::Event};
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 
 use crate::{
     app::App,
     http::{Problem, sse},
     langbot::Dialect,
 };
-
-/// Time that a client waits before it reconnects.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Events after sequence `after`, each with its cursor as `id`; ends after the terminal event, or when the
 /// server goes down. The next event is read from the ledger when the client has taken the one before, so a slow
@@ -25,9 +22,7 @@ pub(crate) fn stream(app: &App, id: RunId, after: u64, dialect: Option<Dialect>)
     let watch = app.host.watch(id).looking();
     let open = app.http.streaming();
     let events = events.scan(StreamState::On, move |reading, event| future::ready(step(reading, id, event, dialect)));
-    let events = stream::once(future::ready(Event::default().retry(RETRY)))
-        .chain(events)
-        .take_until(app.closing.clone().cancelled_owned());
+    let events = sse::with_retry(events).take_until(app.closing.clone().cancelled_owned());
     Ok(sse::respond(events, (place, open, watch)))
 }
 

@@ -138,7 +138,8 @@ refusals!(EventRefusals = [NotFound, InvalidCursor, NotAcceptable, TooManyStream
 ///
 /// The stream has those that are there, then those that come, each after it was committed, until the terminal one. Each
 /// event is a `RunEvent` as `data`, with its type as `event` and a cursor as `id`.
-#[utoipa::path(get, path = "/api/v1/runs/{id}/events", tag = "runs", security(("bearer" = ["runs:read"])),
+#[utoipa::path(get, path = "/api/v1/runs/{id}/events", tag = "runs",
+    security(("bearer" = ["runs:read"]), ("stream_token" = [])),
     params(
         Id<RunId>,
         AfterParams,

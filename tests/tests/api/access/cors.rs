@@ -14,7 +14,11 @@ async fn a_page_that_is_named_may_ask_and_read() {
     let preflight = async |origin: &str| {
         let request = host.http.request(Method::OPTIONS, host.url("/api/v1/events")).header("origin", origin);
         let request = request.header("access-control-request-method", "POST");
-        request.header("access-control-request-headers", "authorization,content-type,idempotency-key").send().await.unwrap()
+        request
+            .header("access-control-request-headers", "authorization,content-type,idempotency-key,x-request-id")
+            .send()
+            .await
+            .unwrap()
     };
     // A browser asks without a key whether it may send one.
     let allowed = preflight(APP).await;
@@ -22,7 +26,7 @@ async fn a_page_that_is_named_may_ask_and_read() {
     assert_eq!(allowed.headers()["access-control-allow-origin"], APP);
     assert!(!allowed.headers().contains_key("access-control-allow-credentials"));
     let may = |name: &str| allowed.headers()[name].to_str().unwrap().to_ascii_lowercase();
-    for header in ["authorization", "content-type", "idempotency-key", "prefer", "last-event-id", "traceparent"] {
+    for header in ["authorization", "content-type", "idempotency-key", "prefer", "last-event-id", "traceparent", "x-request-id"] {
         assert!(may("access-control-allow-headers").contains(header), "{header}");
     }
     for method in ["get", "post", "delete"] {
@@ -40,8 +44,11 @@ async fn a_page_that_is_named_may_ask_and_read() {
     };
     let answer = send(APP, Some(&host.root)).await;
     assert_eq!((answer.status().as_u16(), &answer.headers()["access-control-allow-origin"]), (202, &APP.parse().unwrap()));
+    assert!(answer.headers().contains_key("x-request-id"));
     let exposed = answer.headers()["access-control-expose-headers"].to_str().unwrap().to_ascii_lowercase();
-    for header in ["location", "idempotency-replayed", "preference-applied", "retry-after", "etag", "content-range"] {
+    for header in
+        ["location", "idempotency-replayed", "preference-applied", "retry-after", "etag", "content-range", "x-request-id"]
+    {
         assert!(exposed.contains(header), "{header}: {exposed}");
     }
     // The page can read the reason of a refusal too.

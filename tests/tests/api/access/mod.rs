@@ -7,4 +7,5 @@ mod keys;
 mod limits;
 mod local;
 mod routes;
+mod stream_tokens;
 pub(crate) mod support;

@@ -119,8 +119,13 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/keys", Names::Nothing, "admin", "", &[]),
     ("POST", "/api/v1/keys", Names::Nothing, "admin", r#"{"name":"made","scopes":["runs:read"]}"#, &[]),
     ("DELETE", "/api/v1/keys/{id}", Names::Key, "admin", "", &[]),
+    // Nobody has spoken in the thread.
+    ("POST", "/api/v1/stream-tokens", Names::Nothing, "runs:read", r#"{"thread_id":"of-nobody"}"#, &[404]),
     ("GET", "/", Names::Nothing, "", "", &[]),
     ("GET", "/chat/{file}", Names::Nothing, "", "", &[]),
+    ("GET", "/docs", Names::Nothing, "", "", &[]),
+    // The name of a file of the other page.
+    ("GET", "/docs/{file}", Names::Nothing, "", "", &[404]),
     ("GET", "/agents", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/agents/{agent}/capabilities", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/agents/{agent}/threads", Names::Nothing, "runs:read", "", &[]),

@@ -306,7 +306,10 @@ fn schema<'a>(document: &'a Value, operation: &str) -> Option<&'a Value> {
     let words: Vec<_> = operation.split(' ').collect();
     let operation = &document["paths"][words[1]][words[0].to_lowercase()];
     let body = match words.get(2) {
-        Some(status) => &operation["responses"][status],
+        Some(status) => match operation["responses"][status]["$ref"].as_str().and_then(|target| target.strip_prefix('#')) {
+            Some(target) => document.pointer(target)?,
+            None => &operation["responses"][status],
+        },
         None => &operation["requestBody"],
     };
     body["content"].as_object()?.iter().find(|(media, _)| media.contains("json")).map(|(_, content)| &content["schema"])

@@ -107,3 +107,21 @@ async fn a_line_of_text_says_whose_it_is() {
         format!("{request}run{{run_id={run_id} runner_id=plugin:test/steps/default binding_id=\"hostile\"}}: agent_host_runs::");
     assert!(line(": the run has ended ").contains(&run), "{log}");
 }
+
+#[tokio::test]
+async fn a_stream_token_is_in_no_line() {
+    let config = "[[bindings]]\nid = \"hostile\"\nrunner = \"plugin:test/steps/default\"\n";
+    let host = Host::start(&["steps"], config, &["--log", "debug"]).await;
+    let run = host.say("say hello", &[]).await;
+    let wanted = json!({ "run_id": run["run_id"] });
+    let made: Value = host.http.post(host.url("/api/v1/stream-tokens")).json(&wanted).send().await.unwrap().json().await.unwrap();
+    let token = made["token"].as_str().unwrap_or_else(|| panic!("{made}"));
+    // Once as it should be used, once where it is refused.
+    for path in [made["url"].as_str().unwrap(), &format!("/api/v1/runs?access_token={token}")] {
+        let request = host.http.get(host.url(path)).header("accept", "text/event-stream").header("x-request-id", "by-token");
+        request.send().await.unwrap().text().await.unwrap();
+    }
+    let (_, log) = host.end().await;
+    assert!(log.matches("by-token").count() >= 2, "{log}");
+    assert!(!log.contains(&token[4..40]) && !log.contains("access_token"), "{log}");
+}

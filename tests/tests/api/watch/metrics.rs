@@ -19,12 +19,19 @@ struct Page {
     samples: BTreeMap<String, f64>,
 }
 
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The page for a client that accepts this; its media type is to be `media_type`.
+async fn scraped(host: &Host, accept: &str, media_type: &str) -> String {
+    let answer = host.http.get(host.url("/metrics")).header("accept", accept).send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), &answer.headers()["content-type"]), (200, &media_type.parse().unwrap()), "{accept}");
+    answer.text().await.unwrap()
+}
+
 impl Page {
     async fn of(host: &Host) -> Self {
-        let answer = host.http.get(host.url("/metrics")).send().await.unwrap();
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.headers()["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
-        let text = answer.text().await.unwrap();
+        let text = scraped(host, "application/openmetrics-text; version=1.0.0", OPEN_METRICS).await;
         assert!(text.ends_with("\n# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
         let (mut families, mut samples) = (BTreeMap::new(), BTreeMap::new());
         for line in text.lines() {
@@ -114,6 +121,42 @@ async fn metrics_count_the_work_of_a_host() {
     // Ids of runs are no labels, nor are conversations.
     let is_id = |text: &str| text.split(|c: char| !c.is_ascii_hexdigit() && c != '-').any(|word| word.len() == 36);
     assert!(after.samples.keys().all(|sample| !is_id(sample) && !sample.contains("c-1")), "{:#?}", after.samples);
+}
+
+#[tokio::test]
+async fn a_page_has_the_form_that_the_client_accepts() {
+    let host = Host::start(&[], "", &[]).await;
+    // Prometheus as it asks today, one that knows the old form alone, `curl`, and a client that takes neither.
+    let newest = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+    scraped(&host, newest, OPEN_METRICS).await;
+    scraped(&host, "*/*", PROMETHEUS).await;
+    scraped(&host, "text/*", PROMETHEUS).await;
+    scraped(&host, "text/html", PROMETHEUS).await;
+
+    let text = scraped(&host, "text/plain;version=0.0.4", PROMETHEUS).await;
+    assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
+    // Each family has one type and a text, under the name of its samples.
+    let (mut types, mut texts) = (BTreeMap::new(), BTreeMap::new());
+    for line in text.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            assert_eq!(types.insert(name, kind), None, "{name} is there twice");
+        } else if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            assert!(help.split(' ').count() > 1, "{line}");
+            assert_eq!(texts.insert(name, help), None, "{name} is there twice");
+        } else {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let family =
+                ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part).filter(|it| types.contains_key(it)));
+            let kind = types.get(family.unwrap_or(name)).unwrap_or_else(|| panic!("{line} is of no family"));
+            assert_eq!(*kind == "histogram", family.is_some(), "{line}");
+            assert_eq!(*kind == "counter", name.ends_with("_total"), "{line}");
+        }
+    }
+    assert_eq!(types.keys().collect::<Vec<_>>(), texts.keys().collect::<Vec<_>>());
+    // Both forms have the same families.
+    let page = Page::of(&host).await;
+    let named = |(name, kind): (&String, &String)| if kind == "counter" { format!("{name}_total") } else { name.clone() };
+    assert_eq!(types.into_keys().map(str::to_owned).collect::<BTreeSet<_>>(), page.families.iter().map(named).collect());
 }
 
 #[tokio::test]

@@ -153,6 +153,25 @@ async fn workspaces_do_not_see_the_threads_of_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_agents_of_one_runner_have_the_labels_of_their_bindings() {
+    let second = "[[bindings]]\nid = \"second\"\nlabel = \"Second stage\"\nrunner = \"plugin:test/stage/default\"\n\
+                  match = { event_type = \"nothing of this kind\" }\n";
+    let host = Host::with_config("loopback_without_key = true", &format!("{}{second}", config("", ""))).await;
+    let get = async |path: &str| host.http.get(host.url(path)).send().await.unwrap().json::<Value>().await.unwrap();
+    let agents = get("/agents").await;
+    let name = |id: &str| agents["agents"].as_array().unwrap().iter().find(|agent| agent["id"] == id).unwrap()["name"].clone();
+    assert_eq!(name("second"), "Second stage");
+    assert!(name("stage").is_string() && name("stage") != name("second"), "{agents:#}");
+    assert_eq!(get("/agents/second/capabilities").await["identity"]["name"], "Second stage");
+    let runners = get("/api/v1/runners").await;
+    let label = |id: &str| {
+        let bindings = runners["bindings"].as_array().unwrap();
+        bindings.iter().find(|binding| binding["id"] == id).unwrap().get("label").cloned()
+    };
+    assert_eq!((label("second"), label("stage")), (Some(json!("Second stage")), None), "{runners:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_are_listed_and_say_what_they_can() {
     let host = Host::start("").await;
     let get = |path: &str| {

@@ -394,6 +394,16 @@ const SCENARIOS = {
     await other.locator('#key').waitFor();
   },
 
+  // The page of the description, which is another page.
+  async docs() {
+    await page.goto(`${url}/docs`);
+    const operation = page.locator('#operations-events-events_accept');
+    await operation.locator('.opblock-summary-control').click();
+    await operation.getByText('x-problem-codes').waitFor();
+    assert.ok((await page.locator('.opblock').count()) > 80);
+    assert.match(await operation.innerText(), /message\.received/);
+  },
+
   // The page of the task board, which is another page (example-runners/task-board).
   async board() {
     const card = (title) => page.locator('article', { hasText: title });

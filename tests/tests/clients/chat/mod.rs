@@ -204,6 +204,11 @@ impl Drop for Board {
 }
 
 #[test]
+fn the_page_of_the_description_shows_operations_under_its_policy() {
+    play("docs", &json!({}));
+}
+
+#[test]
 fn the_page_of_the_task_board_opens_shows_and_fits() {
     let agent = "[[bindings]]\nid = \"echoing-agent\"\nrunner = \"plugin:agent-host/echo/default\"\n\
                  match = { event_type = \"message\\\\..*\" }\n";

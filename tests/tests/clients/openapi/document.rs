@@ -55,6 +55,49 @@ async fn a_route_takes_the_dialect_where_the_description_says_so() {
 }
 
 #[test]
+fn examples_are_requests_that_the_description_allows() {
+    let document: Value = serde_json::from_slice(&printed().stdout).unwrap();
+    let operations = document["paths"].as_object().unwrap().iter().flat_map(|(path, operations)| {
+        operations.as_object().unwrap().iter().map(move |(method, operation)| (format!("{method} {path}"), operation))
+    });
+    let mut examples = 0;
+    for (at, operation) in operations {
+        for media in operation["requestBody"]["content"].as_object().into_iter().flat_map(|content| content.values()) {
+            let Some(example) = media.get("example") else { continue };
+            let mut schema = media["schema"].clone();
+            schema["components"] = document["components"].clone();
+            let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
+            let wrong: Vec<String> = validator.iter_errors(example).map(|error| error.to_string()).collect();
+            assert!(wrong.is_empty(), "{at}: {wrong:#?}");
+            examples += 1;
+        }
+    }
+    assert!(examples >= 10, "{examples}");
+}
+
+/// Generators of clients make types of every response that is no reference: of a few hundred, a few hundred files.
+#[test]
+fn refusals_are_described_once_for_all_operations() {
+    let document: Value = serde_json::from_slice(&printed().stdout).unwrap();
+    let shared = document["components"]["responses"].as_object().unwrap();
+    assert!(shared.contains_key("NotFound") && shared.len() < 50, "{:?}", shared.keys());
+    let mut references = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for operation in operations.as_object().unwrap().values() {
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                if status.starts_with(['4', '5']) {
+                    assert!(response["$ref"].is_string(), "{path} {status}: {response}");
+                    assert!(operation["x-problem-codes"][status].as_array().is_some_and(|codes| !codes.is_empty()), "{path}");
+                    references += 1;
+                }
+            }
+        }
+    }
+    assert!(references > 500, "{references}");
+    assert_eq!(document["servers"][0]["url"], "/");
+}
+
+#[test]
 fn a_configuration_that_cannot_be_read_keeps_nobody_from_the_description() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("agent-host.toml"), "nonsense = 7\n").unwrap();

@@ -66,6 +66,8 @@ async fn a_program_that_knows_only_the_description_finds_no_fault_with_the_host(
         schemathesis.args(["--exclude-operation-id", operation]);
     }
     schemathesis.args(["--header", &format!("Authorization: Bearer {key}")]);
+    // It has a key, and no stream token.
+    schemathesis.args(["--generation-with-security-parameters", "false"]);
     // A stream would be followed until its run ends.
     schemathesis.args(["--header", "Accept: application/json"]);
     schemathesis.args(["--seed", "6", "--max-examples", "60", "--request-timeout", "20", "--workers", "1"]);

@@ -60,6 +60,17 @@ impl Description {
         };
         let status = answer.status.as_str();
         let response = operation["responses"].get(status).ok_or_else(|| format!("the description has no {status} of it"))?;
+        // What operations refuse with is described once for all of them, with the codes of each.
+        let shared =
+            response["$ref"].as_str().map(|target| &self.document["components"]["responses"][target.rsplit('/').next().unwrap()]);
+        if shared.is_some() && *method != Method::HEAD {
+            let problem: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+            let codes = operation["x-problem-codes"][status].as_array().map(Vec::as_slice).unwrap_or_default();
+            if !codes.contains(&problem["code"]) || problem["status"] != answer.status.as_u16() {
+                return Err(format!("the description has other codes of {status}, {codes:?}: {problem:#}"));
+            }
+        }
+        let response = shared.unwrap_or(response);
         let content = response.get("content").and_then(Value::as_object).filter(|content| !content.is_empty());
         match content {
             None if answer.body.is_empty() => {}

@@ -143,6 +143,28 @@ impl Identities {
     }
 }
 
+/// The sender of a request with a token of this provider.
+fn principal(config: &IdentityProviderConfig, user: String) -> Principal {
+    Principal {
+        kind: PrincipalKind::IdentityProvider(config.name.clone()),
+        end_user: Some(provider_user(&config.name, &user)),
+        name: user,
+        scopes: config.scopes.iter().copied().collect::<BTreeSet<_>>(),
+        workspace: Some(config.workspace.clone()),
+    }
+}
+
+impl TokenUser {
+    /// The user whom a token of a provider of this name and issuer has named, until the end of that token; `None` once it has
+    /// ended, or where the configuration has no such provider.
+    pub(crate) fn known(host: &Host, name: &str, issuer: &str, user: &str, ends_at: Timestamp) -> Option<Self> {
+        let config = host.config();
+        let provider = config.identity_providers.iter().find(|provider| provider.name == name && provider.issuer == issuer)?;
+        let validity = TokenValidity { host: host.clone(), provider: Arc::new(provider.clone()), ends_at };
+        (time::wall() < ends_at).then(|| Self { principal: principal(provider, user.to_owned()), validity })
+    }
+}
+
 impl Provider {
     fn new(config: &IdentityProviderConfig) -> Self {
         Self { cache: KeyCache::new(config), config: Arc::new(config.clone()) }
@@ -153,13 +175,7 @@ impl Provider {
         token.verify(name, keys).map_err(Problem::invalid_token)?;
         let Claims { user, ends_at } = claims;
         let config = &self.config;
-        let principal = Principal {
-            kind: PrincipalKind::IdentityProvider(config.name.clone()),
-            end_user: Some(provider_user(&config.name, &user)),
-            name: user,
-            scopes: config.scopes.iter().copied().collect::<BTreeSet<_>>(),
-            workspace: Some(config.workspace.clone()),
-        };
+        let principal = principal(config, user);
         let validity = TokenValidity { host: host.clone(), provider: Arc::clone(config), ends_at };
         // A reload while the keys were fetched.
         if !validity.is_configured() {
@@ -191,6 +207,16 @@ impl Provider {
 }
 
 impl TokenValidity {
+    /// The issuer of the token.
+    pub(crate) fn issuer(&self) -> &str {
+        &self.provider.issuer
+    }
+
+    /// The end of the token, leeway included.
+    pub(crate) const fn ends_at(&self) -> Timestamp {
+        self.ends_at
+    }
+
     fn is_configured(&self) -> bool {
         self.host.config().identity_providers.iter().any(|provider| *provider == *self.provider)
     }

@@ -17,14 +17,14 @@ use serde_json::{Map, Value};
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
-        ContentBuilder, ObjectBuilder, Ref, RefOr, ResponseBuilder, Schema, Type,
+        ObjectBuilder, RefOr, Schema, Type,
         schema::{AdditionalProperties, SchemaType},
     },
 };
 
 use crate::{
     http::{Problem, problem_codes},
-    openapi::by_status,
+    openapi::{by_status, refusal},
 };
 
 /// The path prefix of the profile.
@@ -324,9 +324,7 @@ const ALWAYS: &[Code] = &[
 pub(super) fn responses(own: &[Code]) -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
     let declared = Code::ALL.iter().copied().filter(|code| ALWAYS.contains(code) || own.contains(code));
     by_status(declared, Code::status, |_, codes| {
-        let described: Vec<String> = codes.iter().map(|code| format!("`{}`: {}", code.as_str(), code.description())).collect();
-        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(AgentProblem::name()))).build();
-        ResponseBuilder::new().description(described.join("\n\n")).content("application/problem+json", content).build()
+        refusal(&AgentProblem::name(), codes.iter().map(|code| (code.as_str(), code.description()))).build()
     })
 }
 

@@ -162,7 +162,8 @@ agent_refusals!(EventRefusals = [SessionNotFound, InvalidRunId, InvalidLastEvent
 ///
 /// The past events of the run, then new ones until its end. Each event has an `id`, from which a client continues after a
 /// reconnect.
-#[utoipa::path(get, path = "/api/v1/agent/runs/{threadId}/events", tag = "agent", security(("bearer" = ["runs:read"])),
+#[utoipa::path(get, path = "/api/v1/agent/runs/{threadId}/events", tag = "agent",
+    security(("bearer" = ["runs:read"]), ("stream_token" = [])),
     params(
         ThreadId,
         ("runId" = String, Query, description = "The run.", max_length = 128),

@@ -1,6 +1,6 @@
 //! The facts of a thread: a page, a stream of server-sent events, or a stream of lines.
 
-use std::{convert::Infallible, future, time::Duration};
+use std::convert::Infallible;
 
 use agent_host_protocol::{Page, Scope};
 use agent_host_runs::{
@@ -28,8 +28,6 @@ use crate::{
     openapi::{AfterParams, ThreadParams, refusals},
 };
 
-/// Time that a client waits before it reconnects.
-const RETRY: Duration = Duration::from_secs(1);
 /// The media type of a stream of lines.
 const NDJSON: &str = "application/x-ndjson";
 
@@ -39,7 +37,8 @@ refusals!(EventRefusals = [NotFound, InvalidCursor, ProjectionChanged, ThreadFor
 ///
 /// A stream has the facts that are there, then those that come, each after it was committed, on through later turns. The `id`
 /// of a server-sent event is the number of its fact.
-#[utoipa::path(get, path = "/api/v1/threads/{id}/events", tag = "threads", security(("bearer" = ["runs:read"])),
+#[utoipa::path(get, path = "/api/v1/threads/{id}/events", tag = "threads",
+    security(("bearer" = ["runs:read"]), ("stream_token" = [])),
     params(
         ThreadParams,
         AfterParams,
@@ -160,8 +159,7 @@ pub(super) fn respond(
         // Without an `id`, so that a client continues from its last position after a reconnect.
         Err(problem) => Event::default().event("problem").data(problem.to_json()),
     });
-    let events = stream::once(future::ready(Event::default().retry(RETRY))).chain(events);
-    Ok(sse::respond(events, (place, open)))
+    Ok(sse::respond(sse::with_retry(events), (place, open)))
 }
 
 /// The facts of one turn: until the snapshot behind the end of the turn.

@@ -27,7 +27,7 @@ pub(super) struct ThreadName {
 
 impl ThreadName {
     /// The thread with this id, in the workspace of the caller; of an end user, the one that is the end user's own.
-    fn of(caller: &Caller, id: &str, session: Option<String>) -> Result<Self, Problem> {
+    pub(super) fn of(caller: &Caller, id: &str, session: Option<String>) -> Result<Self, Problem> {
         let is_id = |id: &str| {
             !id.is_empty() && id.len() <= agent_host_protocol::event::MAX_FOREIGN_ID_LEN && !id.chars().any(char::is_control)
         };
@@ -77,7 +77,7 @@ impl From<ThreadError> for Problem {
 }
 
 /// Reads a thread, off the threads that serve.
-async fn read<T: Send + 'static>(
+pub(super) async fn read<T: Send + 'static>(
     app: &App,
     name: ThreadName,
     read: impl FnOnce(&Threads, &Thread) -> Result<T, ThreadError> + Send + 'static,

@@ -89,3 +89,27 @@ async fn a_reload_ends_what_a_provider_that_is_removed_has_let_in() {
     assert!(plain(&body["detail"]).contains("`on_behalf_of`"), "{body}");
     assert_eq!(world.status(&ada).await, 200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_token_ends_with_the_token_that_named_its_user() {
+    let pair = Pair::ec("k");
+    let server = KeyServer::start(&[&pair]).await;
+    let world = World::start(&entry("login", &server.url())).await;
+    let ends = seconds() + 4;
+    let token = pair.token(&with(claims("login", "ada"), json!({ "exp": ends })));
+    let _wire = streaming(&world, &token, "t").await;
+    let wanted = json!({ "agent_id": "stage", "thread_id": "t", "run_id": "r" });
+    let made = world.send(&Who::token(&token), Method::POST, "/api/v1/stream-tokens", Some(&wanted)).await;
+    let made: Value = made.json().await.unwrap();
+    let open = async || reqwest::get(world.host.url(&plain(&made["url"]))).await.unwrap();
+    let mut wire = Wire::open(open().await).await;
+    wire.until(|event| event["type"] == "TEXT_MESSAGE_CONTENT").await;
+    cut(wire).await;
+    assert!(now() >= (ends + 1) * 1000);
+    assert!(made["expires_at"].as_u64().unwrap() > now() + 60_000);
+    let refused = open().await;
+    assert_eq!(
+        (refused.status().as_u16(), &refused.headers()["www-authenticate"]),
+        (401, &"Bearer error=\"invalid_token\"".parse().unwrap())
+    );
+}
