@@ -60,7 +60,7 @@ impl Output {
         if failure::reader_has_gone(error) {
             return ExitCode::SUCCESS;
         }
-        let message = format!("{error:#}");
+        let message = failure::message(error);
         if self.json {
             complain(&error_json(failure::code(error), &message));
         } else {

@@ -57,6 +57,13 @@ fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
 }
 
 #[test]
+fn an_error_is_printed_once() {
+    let dir = folder(&[]);
+    let printed = complaint(&run(dir.path(), &["--config", "nothing.toml", "config", "check"]));
+    assert_eq!(printed.matches("No such file").count(), 1, "{printed}");
+}
+
+#[test]
 fn a_file_is_inspected_before_it_is_trusted() {
     let dir = folder(&[]);
     let echo = component("echo");

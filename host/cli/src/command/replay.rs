@@ -108,7 +108,7 @@ impl Replay {
                 }
                 Err(error) => {
                     summary.failed += 1;
-                    let message = format!("{error:#}");
+                    let message = failure::message(&error);
                     let value = json!({ "target": target, "error": { "code": failure::code(&error), "message": message } });
                     output.result(&value, || format!("{target}: error: {message}\n"))?;
                 }
