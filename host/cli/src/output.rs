@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{failure, text};
+use crate::{failure, progress, text};
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy)]
@@ -95,7 +95,7 @@ fn write(bytes: &[u8]) -> io::Result<()> {
 
 fn complain(line: &str) {
     // Standard error is closed: no reader is left.
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = progress::suspend(|| writeln!(io::stderr().lock(), "{line}"));
 }
 
 #[cfg(test)]
