@@ -20,6 +20,10 @@ impl Failure {
     pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into() }
     }
+
+    pub(crate) fn code(&self) -> &str {
+        &self.code
+    }
 }
 
 /// The message of a failure: the texts of its chain, outermost first. Many errors have the text of their source in their own

@@ -2,10 +2,7 @@
 
 mod text;
 
-use std::{
-    fmt,
-    io::{self, IsTerminal},
-};
+use std::{fmt, io};
 
 use agent_host_config::{LogFormat, TelemetryConfig};
 use agent_host_protocol::time;
@@ -25,7 +22,7 @@ use tracing_subscriber::{
 };
 
 use self::text::TextLines;
-use crate::{args::Global, progress};
+use crate::{args::Global, styled, terminal};
 
 /// Filters, in the form of `tracing-subscriber`: `warn,agent_host_runs=debug`.
 const VARIABLE: &str = "AGENT_HOST_LOG";
@@ -60,7 +57,7 @@ pub(crate) fn start(global: &Global, is_server: bool, telemetry: &TelemetryConfi
     // A second subscriber cannot be there: this runs once. Without a log the command still works.
     let _ = match format {
         LogFormat::Json => builder.with_ansi(false).fmt_fields(JsonFields::new()).event_format(JsonLines).try_init(),
-        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).event_format(TextLines).try_init(),
+        LogFormat::Text => builder.with_ansi(styled::has_colors(&io::stderr())).event_format(TextLines).try_init(),
     };
 }
 
@@ -73,7 +70,7 @@ impl io::Write for StandardError {
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        progress::suspend(|| io::stderr().lock().write_all(bytes))
+        terminal::suspend(|| io::stderr().lock().write_all(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,33 +1,15 @@
 //! Progress on long work, on standard error, where a person watches.
 
-use std::{
-    borrow::Cow,
-    sync::{
-        LazyLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{borrow::Cow, time::Duration};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::output::Output;
+use crate::{output::Output, terminal};
 
 /// Steps of a bar for fractions.
 const PARTS: u64 = 1000;
 /// Time between two pictures of a spinner.
 const TICK: Duration = Duration::from_millis(100);
-
-/// All bars and spinners of the process, at the bottom of the terminal.
-static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
-/// Number of bars and spinners that are shown.
-static SHOWN: AtomicUsize = AtomicUsize::new(0);
-
-/// Writes to the terminal while no bar is on it, so that lines and bars do not mix.
-pub(crate) fn suspend<T>(write: impl FnOnce() -> T) -> T {
-    // A bar that is hidden draws nothing. Without bars, an error of the terminal is an error of `write` alone.
-    if SHOWN.load(Ordering::Acquire) == 0 { write() } else { BARS.suspend(write) }
-}
 
 /// A bar or a spinner, removed when dropped. Not shown without a terminal.
 #[derive(Debug)]
@@ -59,12 +41,7 @@ impl Progress {
         let is_shown = output.shows_progress();
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_message(what);
         bar.set_style(style(template));
-        let bar = if is_shown {
-            SHOWN.fetch_add(1, Ordering::AcqRel);
-            BARS.add(bar)
-        } else {
-            bar
-        };
+        let bar = if is_shown { terminal::show(bar) } else { bar };
         Self { bar, is_shown }
     }
 
@@ -88,8 +65,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
         if self.is_shown {
-            BARS.remove(&self.bar);
-            SHOWN.fetch_sub(1, Ordering::AcqRel);
+            terminal::remove(&self.bar);
         }
     }
 }
@@ -107,7 +83,7 @@ fn style(template: &str) -> ProgressStyle {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use indicatif::TermLike;
+    use indicatif::{MultiProgress, TermLike};
 
     use super::*;
 

@@ -52,6 +52,13 @@ fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
     let id = runs["items"][3]["run_id"].as_str().unwrap();
     let shown = json(&run(dir.path(), &["--json", "runs", "show", id]));
     assert_eq!(shown["status"], "completed");
+    let shown = text(&run(dir.path(), &["runs", "show", id]));
+    let (_, texts) = shown.split_once("\ninput\n  hello there\n\noutput\n  ").unwrap_or_else(|| panic!("its texts: {shown}"));
+    assert!(texts.contains("hello there"), "the answer: {shown}");
+    let listed = text(&run(dir.path(), &["runs", "list"]));
+    let (heading, rows) = listed.split_once('\n').unwrap();
+    let column = heading.find("BINDING").unwrap();
+    assert!(rows.lines().all(|row| row[column..].starts_with("cli ")), "each row has its binding: {listed}");
     let events = run(dir.path(), &["runs", "events", id]);
     assert!(text(&events).contains("run.completed"), "{events:?}");
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use agent_host_facts::record::{Delta, MessageEnd, read};
 use agent_host_protocol::{
     ResultKind, RunEvent,
+    message::Message,
     run::{RunCompletion, RunFailure},
     time,
 };
@@ -23,6 +24,15 @@ pub(crate) fn line(event: &RunEvent) -> String {
         text::one_line(&event.kind, 40),
         text::one_line(&gist(event), MAX)
     )
+}
+
+/// The whole message of an event that has one.
+pub(crate) fn message(event: &RunEvent) -> Option<Message> {
+    match ResultKind::from_name(&event.kind)? {
+        ResultKind::MessageCompleted => read::<MessageEnd>(event).map(|end| end.message),
+        ResultKind::RunCompleted => serde_json::from_str::<RunCompletion>(event.data.get()).ok()?.message,
+        _ => None,
+    }
 }
 
 /// The content of an event, in short.

@@ -128,7 +128,7 @@ impl Replay {
         if output.is_json() {
             return calls.iter().try_for_each(|call| Ok(output.json_line(call)?));
         }
-        Ok(output.text(&journal_text::trace(&calls, &replayed.report))?)
+        Ok(output.text(journal_text::trace(&calls, &replayed.report))?)
     }
 }
 

@@ -211,7 +211,7 @@ async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> 
         if output.is_json() {
             output.json_line(&event)?;
         } else if let Some(text) = running.add(&event) {
-            output.text(&text)?;
+            output.text(text)?;
         }
         desk.on_event(&event);
     }
