@@ -40,6 +40,12 @@ fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
 
     let failed = run(dir.path(), &["run", "test/hostile", "trap"]);
     assert_eq!(failed.status.code(), Some(1), "a run that fails is not success: {failed:?}");
+    let panicked = run(dir.path(), &["run", "test/hostile", "panic"]);
+    let words = complaint(&panicked);
+    assert!(
+        words.contains("hostile.rs:") && words.contains("\n  hostile was asked to panic"),
+        "the place and the message: {words}"
+    );
     let unknown = run(dir.path(), &["run", "nobody", "hi"]);
     assert!(!unknown.status.success());
     assert!(
@@ -48,8 +54,12 @@ fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
     );
 
     let runs = json(&run(dir.path(), &["--json", "runs", "list"]));
-    assert_eq!(runs["items"].as_array().unwrap().len(), 4, "{runs:#}");
-    let id = runs["items"][3]["run_id"].as_str().unwrap();
+    assert_eq!(runs["items"].as_array().unwrap().len(), 5, "{runs:#}");
+    let failed = runs["items"][0]["run_id"].as_str().unwrap();
+    let shown = text(&run(dir.path(), &["runs", "show", failed]));
+    assert!(shown.contains("\nlog\n  ") && shown.contains("\n  hostile was asked to panic\n"), "{shown}");
+    assert!(text(&run(dir.path(), &["runs", "events", failed])).contains(": hostile was asked to panic"), "in one line");
+    let id = runs["items"][4]["run_id"].as_str().unwrap();
     let shown = json(&run(dir.path(), &["--json", "runs", "show", id]));
     assert_eq!(shown["status"], "completed");
     let shown = text(&run(dir.path(), &["runs", "show", id]));

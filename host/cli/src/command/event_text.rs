@@ -11,7 +11,7 @@ use agent_host_protocol::{
 };
 use serde_json::Value;
 
-use super::action_text;
+use super::{action_text, failure_text};
 use crate::text;
 
 /// An event on one line: number, time, type, and the beginning of its content.
@@ -42,7 +42,7 @@ fn gist(event: &RunEvent) -> String {
             read::<Delta>(event).map(|delta| format!("{:?}", delta.chunk.content))
         }
         Some(ResultKind::MessageCompleted) => read::<MessageEnd>(event).map(|end| format!("{:?}", end.message.text())),
-        Some(ResultKind::RunFailed) => failure(event).map(|failure| format!("{}: {}", failure.code, failure.message)),
+        Some(ResultKind::RunFailed) => failure(event).map(|failure| failure_text::sentence(&failure)),
         Some(ResultKind::ActionRequested) => about(event, "action_id", action_text::what),
         Some(ResultKind::ActionAnswered) => about(event, "action_id", action_text::answer_text),
         Some(ResultKind::ActionResolved) => about(event, "action_id", action_text::outcome_text),
@@ -188,6 +188,10 @@ mod tests {
         let lines: String = [
             say("a", "two\nlines"),
             event("run.failed", &json!({ "code": "runner.trapped", "message": "a\u{1b}[2J" })),
+            event(
+                "run.failed",
+                &json!({ "code": "runner.trapped", "message": "m", "details": { "log": "thread 't' panicked at src/lib.rs:1:2:\nno key" } }),
+            ),
             event("x.y", &json!({ "k": 1 })),
             event("action.requested", &json!({ "action_id": "r.1", "kind": "question", "title": "Sure?" })),
             event("action.requested", &json!({ "action_id": "r.2", "action": "issue.close", "target": { "n": 4 } })),
@@ -204,6 +208,7 @@ mod tests {
         insta::assert_snapshot!(lines, @r#"
         1  2023-11-14T22:13:20.123Z  message.delta          "two\nlines"
         1  2023-11-14T22:13:20.123Z  run.failed             runner.trapped: a [2J
+        1  2023-11-14T22:13:20.123Z  run.failed             runner.trapped: panicked at src/lib.rs:1:2: no key
         1  2023-11-14T22:13:20.123Z  x.y                    {"k":1}
         1  2023-11-14T22:13:20.123Z  action.requested       r.1  Sure?
         1  2023-11-14T22:13:20.123Z  action.requested       r.2  issue.close {"n":4}

@@ -11,6 +11,7 @@ mod deliveries;
 mod event_text;
 mod evidence;
 mod executors;
+mod failure_text;
 mod fork;
 #[cfg(target_os = "linux")]
 pub(crate) mod harness;

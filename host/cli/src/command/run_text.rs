@@ -2,6 +2,7 @@
 
 use agent_host_protocol::{Page, Run, run::ModelUsage, time};
 
+use super::failure_text;
 use crate::{
     styled::{self, StyledText},
     table::Table,
@@ -54,7 +55,7 @@ pub(crate) struct Texts {
     pub(crate) output: Option<String>,
 }
 
-/// All details of a run, with its texts in full.
+/// All details of a run, with its texts in full, and the last words of a guest that failed.
 pub(crate) fn details(run: &Run, texts: &Texts) -> StyledText {
     let mut fields = vec![
         ("run", run.run_id.to_string()),
@@ -85,8 +86,9 @@ pub(crate) fn details(run: &Run, texts: &Texts) -> StyledText {
     also("forked from", forked_from(run));
     also("parent", run.parent_run_id.map(|id| id.to_string()));
     also("objective", run.metadata.get("objective").and_then(|objective| objective.as_str()).map(str::to_owned));
+    let log = run.failure.as_ref().and_then(failure_text::last_words);
     let mut shown = StyledText::from(text::fields(fields));
-    for (name, text) in [("input", &texts.input), ("output", &texts.output)] {
+    for (name, text) in [("input", &texts.input), ("output", &texts.output), ("log", &log)] {
         let Some(text) = text.as_ref().filter(|text| !text.is_empty()) else { continue };
         shown.push_str("\n");
         shown.push(styled::HEADING, name);
@@ -161,8 +163,11 @@ mod tests {
 
     #[test]
     fn a_run_is_shown_with_what_it_has() {
+        let mut run = run();
+        let log = json!({ "log": "thread 't' panicked at src/lib.rs:1:2:\nno key" });
+        run.failure.as_mut().unwrap().details = Some(log);
         let texts = Texts { input: Some("hello\nthere".to_owned()), output: Some("你好".to_owned()) };
-        insta::assert_snapshot!(details(&run(), &texts), @r"
+        insta::assert_snapshot!(details(&run, &texts), @r"
         run       01890a5d-ac96-774b-bcce-b302099a8057
         status    failed
         runner    plugin:agent-host/echo/default 0.1.0
@@ -182,6 +187,10 @@ mod tests {
 
         output
           你好
+
+        log
+          thread 't' panicked at src/lib.rs:1:2:
+          no key
         ");
     }
 }
