@@ -450,6 +450,37 @@ fn completions_and_configuration() {
 }
 
 #[test]
+fn a_configuration_is_checked_with_what_the_machine_has_for_it() {
+    let dir = folder(&["echo"]);
+    let file = dir.path().join("agent-host.toml");
+    let echo = "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n";
+    fs::write(&file, echo).unwrap();
+    let good = json(&run(dir.path(), &["--json", "config", "check"]));
+    assert_eq!(
+        (&good["problems"], &good["sections"]),
+        (&serde_json::json!([]), &serde_json::json!({ "bindings": { "entries": 1 } }))
+    );
+    for section in ["webhooks", "schedules", "webhook_sources", "telemetry", "skills", "egress", "approvers", "agui", "harnesses"]
+    {
+        assert!(good["config"].get(section).is_some(), "{section} is not shown: {good:#}");
+    }
+    let more = "[[bindings]]\nid = \"gone\"\nrunner = \"plugin:acme/gone/default\"\n\
+                [[models]]\nid = \"m\"\nprovider = \"openai\"\napi_key = { env = \"AGENT_HOST_NO_SUCH_KEY\" }\n";
+    fs::write(&file, format!("{echo}{more}")).unwrap();
+    let printed = run(dir.path(), &["config", "check"]);
+    let shown = text(&printed);
+    assert!(shown.contains("#   bindings: 2 entries\n#   models: 1 entry\n"), "{shown}");
+    let words = complaint(&printed);
+    for part in ["binding `gone`: ", "model `m`: `api_key`: the environment variable `AGENT_HOST_NO_SUCH_KEY` is not set"] {
+        assert!(words.contains(part), "{part} is missing: {words}");
+    }
+    assert!(!words.contains("binding `echo`"), "{words}");
+
+    let schema = json(&run(dir.path(), &["config", "schema"]));
+    assert_eq!(schema["properties"]["bindings"]["type"], "array", "{schema:#}");
+}
+
+#[test]
 fn a_knowledge_base_is_filled_searched_and_emptied() {
     let dir = folder(&[]);
     let path = |name: &str| dir.path().join(name);

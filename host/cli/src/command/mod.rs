@@ -5,6 +5,7 @@ mod actions;
 mod backend;
 mod completions;
 mod config;
+mod config_check;
 mod conformance;
 mod create;
 mod deliveries;

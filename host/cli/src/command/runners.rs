@@ -28,9 +28,9 @@ pub(crate) struct Runners {
 
 /// As `GET /api/v1/runners` answers.
 #[derive(Debug, Serialize, Deserialize)]
-struct InstalledRunners {
-    plugins: Vec<PluginReport>,
-    runners: Vec<RunnerManifest>,
+pub(super) struct InstalledRunners {
+    pub(super) plugins: Vec<PluginReport>,
+    pub(super) runners: Vec<RunnerManifest>,
     /// Runners that executors serve.
     #[serde(default)]
     external: Vec<RunnerId>,
@@ -68,7 +68,8 @@ fn externals(installed: &InstalledRunners) -> StyledText {
     StyledText::from("\n") + table.render()
 }
 
-async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<InstalledRunners> {
+/// What is in the plugins directory, and the runners of executors that the configuration names.
+pub(super) async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<InstalledRunners> {
     let files = components(config)?;
     // One instance is enough to read manifests. Compiled code of a host is used; without a host's directory, none is made.
     let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
