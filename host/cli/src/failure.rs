@@ -20,6 +20,25 @@ impl Failure {
     pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into() }
     }
+
+    pub(crate) fn code(&self) -> &str {
+        &self.code
+    }
+}
+
+/// The message of a failure: the texts of its chain, outermost first. Many errors have the text of their source in their own
+/// text, so a text that the message already has is left out.
+pub(crate) fn message(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |message, cause| {
+        let text = cause.to_string();
+        if message.is_empty() {
+            text
+        } else if message.contains(text.trim()) {
+            message
+        } else {
+            format!("{message}: {text}")
+        }
+    })
 }
 
 /// The code of a failure: the first in the chain that has one.
@@ -146,5 +165,21 @@ mod tests {
         for error in [RecordingError::NoJournal(id).into(), ReplayError::from(RecordingError::NoJournal(id)).into()] {
             assert_eq!(code(&error), "no_journal");
         }
+    }
+
+    #[test]
+    fn a_message_has_each_text_of_its_chain_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{path} cannot be read: {source}. Make it", path = "the file")]
+        struct Outer {
+            source: io::Error,
+        }
+        let outer = || Outer { source: io::Error::other("the disk is gone") };
+        assert_eq!(message(&outer().into()), "the file cannot be read: the disk is gone. Make it");
+        let under_context = Err::<(), _>(outer()).context("the start failed").unwrap_err();
+        assert_eq!(message(&under_context), "the start failed: the file cannot be read: the disk is gone. Make it");
+        let error = agent_host_config::Config::load(std::path::Path::new("/not/there.toml")).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(message(&error.into()).matches(&cause).count(), 1);
     }
 }

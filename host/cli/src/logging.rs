@@ -2,10 +2,7 @@
 
 mod text;
 
-use std::{
-    fmt,
-    io::{self, IsTerminal},
-};
+use std::{fmt, io};
 
 use agent_host_config::{LogFormat, TelemetryConfig};
 use agent_host_protocol::time;
@@ -25,7 +22,7 @@ use tracing_subscriber::{
 };
 
 use self::text::TextLines;
-use crate::args::Global;
+use crate::{args::Global, styled, terminal};
 
 /// Filters, in the form of `tracing-subscriber`: `warn,agent_host_runs=debug`.
 const VARIABLE: &str = "AGENT_HOST_LOG";
@@ -51,7 +48,7 @@ pub(crate) fn start(global: &Global, is_server: bool, telemetry: &TelemetryConfi
         None => EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(usual)),
     };
     let filter = ALWAYS.parse().into_iter().fold(filter, EnvFilter::add_directive);
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| StandardError);
     let format = match global.log_format {
         Some(format) => format.into(),
         None if global.json => LogFormat::Json,
@@ -60,8 +57,25 @@ pub(crate) fn start(global: &Global, is_server: bool, telemetry: &TelemetryConfi
     // A second subscriber cannot be there: this runs once. Without a log the command still works.
     let _ = match format {
         LogFormat::Json => builder.with_ansi(false).fmt_fields(JsonFields::new()).event_format(JsonLines).try_init(),
-        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).event_format(TextLines).try_init(),
+        LogFormat::Text => builder.with_ansi(styled::has_colors(&io::stderr())).event_format(TextLines).try_init(),
     };
+}
+
+/// Standard error. A line and a progress bar do not mix.
+struct StandardError;
+
+impl io::Write for StandardError {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        terminal::suspend(|| io::stderr().lock().write_all(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A JSON object on each line: when, how grave, where, what, and all fields of the line and of what it happened in, side

@@ -21,8 +21,10 @@ mod resolve;
 mod settings;
 mod signals;
 mod source;
+mod styled;
 mod table;
 mod telemetry;
+mod terminal;
 mod text;
 
 use std::{process::ExitCode, time::Duration};

@@ -8,7 +8,11 @@ use std::{
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{failure, text};
+use crate::{
+    failure,
+    styled::{self, StyledText},
+    terminal, text,
+};
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy)]
@@ -31,8 +35,8 @@ impl Output {
     }
 
     /// A result: one line of JSON, or the text.
-    pub(crate) fn result(self, value: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
-        if self.json { self.json_line(value) } else { self.text(&text()) }
+    pub(crate) fn result<T: Into<StyledText>>(self, value: &impl Serialize, text: impl FnOnce() -> T) -> io::Result<()> {
+        if self.json { self.json_line(value) } else { self.text(text()) }
     }
 
     /// Writes one line of JSON.
@@ -42,10 +46,9 @@ impl Output {
         write(&line)
     }
 
-    /// Text, as it is where it is piped. On a terminal, control characters that came from outside are shown
-    /// instead of obeyed: a runner could otherwise rewrite the screen or the clipboard.
-    pub(crate) fn text(self, text: &str) -> io::Result<()> {
-        if io::stdout().is_terminal() { write(text::printable(text).as_bytes()) } else { write(text.as_bytes()) }
+    /// Text, as it is where it is piped, and in its styles on a terminal.
+    pub(crate) fn text(self, text: impl Into<StyledText>) -> io::Result<()> {
+        write(text.into().render(&io::stdout()).as_bytes())
     }
 
     /// Writes a remark for a person to standard error; silent with JSON.
@@ -60,11 +63,14 @@ impl Output {
         if failure::reader_has_gone(error) {
             return ExitCode::SUCCESS;
         }
-        let message = format!("{error:#}");
+        let message = failure::message(error);
         if self.json {
             complain(&error_json(failure::code(error), &message));
         } else {
-            complain(&format!("error: {}", text::printable(&message)));
+            let mut text = StyledText::default();
+            text.push(styled::ERROR, "error:");
+            text.push_str(&format!(" {message}"));
+            complain(&text.render(&io::stderr()));
         }
         ExitCode::FAILURE
     }
@@ -95,7 +101,7 @@ fn write(bytes: &[u8]) -> io::Result<()> {
 
 fn complain(line: &str) {
     // Standard error is closed: no reader is left.
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = terminal::suspend(|| writeln!(io::stderr().lock(), "{line}"));
 }
 
 #[cfg(test)]

@@ -4,14 +4,15 @@ use std::{path::Path, sync::Arc};
 
 use agent_host_config::Config;
 use agent_host_ledger::{GroupBy, Ledger, OpenError, Options, RunFilter, Statistics, StatisticsQuery};
-use agent_host_protocol::{Page, Run, RunEvent, RunId, limits::MAX_PAGE};
+use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, limits::MAX_PAGE};
 use agent_host_runs::{JournaledCall, Recording};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     client::Client,
     failure::Failure,
     settings::{ledger_dir, local_url},
+    text::member,
 };
 
 /// Runs, from wherever they can be read.
@@ -95,6 +96,18 @@ impl Source {
                 Ok(Arc::unwrap_or_clone(record.run))
             }
             Self::Server(client) => Ok(client.get(&format!("api/v1/runs/{id}"), &[]).await?),
+        }
+    }
+
+    /// The text of an event; `None` if it has none, or was removed.
+    pub(crate) async fn input(&self, id: EventId) -> anyhow::Result<Option<String>> {
+        match self {
+            Self::Ledger(ledger) => Ok(ledger.event(id)?.and_then(|record| record.event.envelope.input.text)),
+            Self::Server(client) => match client.get::<Value>(&format!("api/v1/events/{id}"), &[]).await {
+                Ok(event) => Ok(member(&event, "/input/text").as_str().map(ToOwned::to_owned)),
+                Err(failure) if failure.code() == "not_found" => Ok(None),
+                Err(failure) => Err(failure.into()),
+            },
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, fmt::Write};
 
 use serde_json::Value;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// A member of a JSON value by its JSON pointer; `null` where it is not there.
 pub(crate) fn member<'a>(value: &'a Value, pointer: &str) -> &'a Value {
@@ -26,10 +27,23 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Text on one line, at most `max` characters of it.
+/// The cells of a terminal that a text takes: two for a Chinese character, none for an accent of its own.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// Text on one line, at most `max` cells and `max` characters of it.
 pub(crate) fn one_line(text: &str, max: usize) -> String {
-    let flat: String = text.chars().take(max).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(max).is_some() { flat + "…" } else { flat }
+    let (mut flat, mut cells) = (String::new(), 0);
+    for (count, c) in text.chars().enumerate() {
+        let c = if c.is_control() { ' ' } else { c };
+        cells += c.width().unwrap_or(0);
+        if cells > max || count == max {
+            return flat + "…";
+        }
+        flat.push(c);
+    }
+    flat
 }
 
 /// A size: `128.4 KiB`.
@@ -79,6 +93,9 @@ mod tests {
     fn control_characters_are_shown_and_not_obeyed() {
         assert_eq!(printable("a\u{1b}[2Jb\n\tc\u{9b}"), "a\\u{1b}[2Jb\n\tc\\u{9b}");
         assert_eq!(one_line("a\nb\u{1b}cdef", 5), "a b c…");
+        assert_eq!(one_line("abcde", 5), "abcde");
+        assert_eq!(one_line("代理主机", 5), "代理…");
+        assert_eq!(one_line(&"\u{301}".repeat(9), 5), "\u{301}".repeat(5) + "…");
     }
 
     #[test]

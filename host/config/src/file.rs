@@ -120,6 +120,15 @@ pub(crate) fn schema() -> Value {
     schemars::schema_for!(File).to_value()
 }
 
+/// The JSON Schema of the file (draft 7, which editors understand), with the documentation of each key.
+#[must_use]
+pub fn config_schema() -> Value {
+    let generator = schemars::generate::SchemaSettings::draft07().into_generator();
+    let mut schema = generator.into_root_schema_for::<File>();
+    schema.insert("title".to_owned(), "agent-host.toml".into());
+    schema.to_value()
+}
+
 /// The sections of the file.
 #[must_use]
 pub fn section_names() -> BTreeSet<String> {

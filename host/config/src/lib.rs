@@ -26,6 +26,7 @@ mod retention;
 mod runner_aliases;
 mod schedules;
 mod secret;
+mod secret_refs;
 mod server;
 mod signature;
 mod telemetry;
@@ -41,7 +42,7 @@ pub use self::{
     egress::{EgressConfig, HttpSecretConfig, network},
     executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
-    file::{Config, ConfigError, section_names},
+    file::{Config, ConfigError, config_schema, section_names},
     harnesses::{
         HARNESS_RESULTS, HarnessConfig, HarnessDialect, HarnessIsolation, HarnessLimits, HarnessPolicy, HarnessPreset,
         HarnessProtocol, HarnessRule,

@@ -40,6 +40,12 @@ fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
 
     let failed = run(dir.path(), &["run", "test/hostile", "trap"]);
     assert_eq!(failed.status.code(), Some(1), "a run that fails is not success: {failed:?}");
+    let panicked = run(dir.path(), &["run", "test/hostile", "panic"]);
+    let words = complaint(&panicked);
+    assert!(
+        words.contains("hostile.rs:") && words.contains("\n  hostile was asked to panic"),
+        "the place and the message: {words}"
+    );
     let unknown = run(dir.path(), &["run", "nobody", "hi"]);
     assert!(!unknown.status.success());
     assert!(
@@ -48,12 +54,30 @@ fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
     );
 
     let runs = json(&run(dir.path(), &["--json", "runs", "list"]));
-    assert_eq!(runs["items"].as_array().unwrap().len(), 4, "{runs:#}");
-    let id = runs["items"][3]["run_id"].as_str().unwrap();
+    assert_eq!(runs["items"].as_array().unwrap().len(), 5, "{runs:#}");
+    let failed = runs["items"][0]["run_id"].as_str().unwrap();
+    let shown = text(&run(dir.path(), &["runs", "show", failed]));
+    assert!(shown.contains("\nlog\n  ") && shown.contains("\n  hostile was asked to panic\n"), "{shown}");
+    assert!(text(&run(dir.path(), &["runs", "events", failed])).contains(": hostile was asked to panic"), "in one line");
+    let id = runs["items"][4]["run_id"].as_str().unwrap();
     let shown = json(&run(dir.path(), &["--json", "runs", "show", id]));
     assert_eq!(shown["status"], "completed");
+    let shown = text(&run(dir.path(), &["runs", "show", id]));
+    let (_, texts) = shown.split_once("\ninput\n  hello there\n\noutput\n  ").unwrap_or_else(|| panic!("its texts: {shown}"));
+    assert!(texts.contains("hello there"), "the answer: {shown}");
+    let listed = text(&run(dir.path(), &["runs", "list"]));
+    let (heading, rows) = listed.split_once('\n').unwrap();
+    let column = heading.find("BINDING").unwrap();
+    assert!(rows.lines().all(|row| row[column..].starts_with("cli ")), "each row has its binding: {listed}");
     let events = run(dir.path(), &["runs", "events", id]);
     assert!(text(&events).contains("run.completed"), "{events:?}");
+}
+
+#[test]
+fn an_error_is_printed_once() {
+    let dir = folder(&[]);
+    let printed = complaint(&run(dir.path(), &["--config", "nothing.toml", "config", "check"]));
+    assert_eq!(printed.matches("No such file").count(), 1, "{printed}");
 }
 
 #[test]
@@ -423,6 +447,37 @@ fn completions_and_configuration() {
     assert!(text(&run(dir.path(), &["completions", "bash"])).contains("agent-host"));
     assert!(run(dir.path(), &["config", "check"]).status.success());
     assert_eq!(run(dir.path(), &["dance"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_configuration_is_checked_with_what_the_machine_has_for_it() {
+    let dir = folder(&["echo"]);
+    let file = dir.path().join("agent-host.toml");
+    let echo = "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n";
+    fs::write(&file, echo).unwrap();
+    let good = json(&run(dir.path(), &["--json", "config", "check"]));
+    assert_eq!(
+        (&good["problems"], &good["sections"]),
+        (&serde_json::json!([]), &serde_json::json!({ "bindings": { "entries": 1 } }))
+    );
+    for section in ["webhooks", "schedules", "webhook_sources", "telemetry", "skills", "egress", "approvers", "agui", "harnesses"]
+    {
+        assert!(good["config"].get(section).is_some(), "{section} is not shown: {good:#}");
+    }
+    let more = "[[bindings]]\nid = \"gone\"\nrunner = \"plugin:acme/gone/default\"\n\
+                [[models]]\nid = \"m\"\nprovider = \"openai\"\napi_key = { env = \"AGENT_HOST_NO_SUCH_KEY\" }\n";
+    fs::write(&file, format!("{echo}{more}")).unwrap();
+    let printed = run(dir.path(), &["config", "check"]);
+    let shown = text(&printed);
+    assert!(shown.contains("#   bindings: 2 entries\n#   models: 1 entry\n"), "{shown}");
+    let words = complaint(&printed);
+    for part in ["binding `gone`: ", "model `m`: `api_key`: the environment variable `AGENT_HOST_NO_SUCH_KEY` is not set"] {
+        assert!(words.contains(part), "{part} is missing: {words}");
+    }
+    assert!(!words.contains("binding `echo`"), "{words}");
+
+    let schema = json(&run(dir.path(), &["config", "schema"]));
+    assert_eq!(schema["properties"]["bindings"]["type"], "array", "{schema:#}");
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use agent_host_protocol::{Page, time};
 use serde_json::Value;
 
-use crate::{table::Table, text};
+use crate::{styled::StyledText, table::Table, text};
 
 /// A target, payload or answer on one line.
 const MAX_VALUE: usize = 1000;
 
 /// Actions, one row each.
-pub(crate) fn table(page: &Page<Value>) -> String {
+pub(crate) fn table(page: &Page<Value>) -> StyledText {
     let mut table = Table::new(["ACTION", "STATUS", "ASKED", "EXPIRES", "WHAT"]);
     for action in &page.items {
         let request = text::member(action, "/request");

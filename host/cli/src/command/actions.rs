@@ -120,7 +120,7 @@ impl List {
             None => client.get("api/v1/actions", &[("cursor", self.cursor), ("limit", Some(self.limit.to_string()))]).await?,
         };
         let nothing = if self.run.is_some() { "the run has no actions\n" } else { "there are no open actions\n" };
-        Ok(output.result(&page, || if page.items.is_empty() { nothing.to_owned() } else { action_text::table(&page) })?)
+        Ok(output.result(&page, || if page.items.is_empty() { nothing.into() } else { action_text::table(&page) })?)
     }
 }
 

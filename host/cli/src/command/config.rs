@@ -2,12 +2,12 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use agent_host_config::config_reference;
+use agent_host_config::{config_reference, config_schema};
 use agent_host_runs::ReloadReport;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::runs::Server;
+use super::{config_check, runs::Server};
 use crate::{client::Client, output::Output, settings::Settings};
 
 /// New servers of tools may take 15 seconds to show that they work.
@@ -16,9 +16,10 @@ const RELOAD: Duration = Duration::from_secs(120);
 /// Look after the configuration
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check the configuration, and show the values in effect
+    /// Check the configuration, and show its sections and the values in effect
     ///
-    /// Runners are not loaded, so a binding to a runner that is not installed passes; `agent-host serve` reports it.
+    /// Fails if the file is not valid, if a secret that it names cannot be read here, or if the runner of a binding is neither
+    /// in the plugins directory nor external. Components are looked at as `agent-host runners` does; the ledger is not opened.
     Check,
     /// Reload the configuration of a running host, and show the changes
     ///
@@ -31,49 +32,29 @@ pub(crate) enum ConfigCommand {
     },
     /// Show every key of the configuration with its type, default and meaning, in Markdown
     Reference,
+    /// Write the JSON Schema of the configuration to standard output, for editors
+    ///
+    /// With `#:schema ./agent-host.schema.json` as its first line, `agent-host.toml` is completed and checked by editors that use
+    /// Taplo, such as Even Better TOML for VS Code.
+    Schema,
 }
 
 impl ConfigCommand {
     pub(crate) async fn execute(&self, settings: &Settings, output: Output) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Check => check(settings, output)?,
+            Self::Check => config_check::check(settings, output).await?,
             Self::Reload { server } => reload(settings, server, output).await?,
             Self::Reference => {
                 let text = config_reference();
                 output.result(&json!({ "markdown": text }), || text.clone())?;
             }
+            Self::Schema => {
+                let schema = config_schema();
+                output.result(&schema, || format!("{schema:#}\n"))?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn check(settings: &Settings, output: Output) -> anyhow::Result<()> {
-    let file = settings.file.as_ref().map(|file| file.display().to_string());
-    // In the shape of the file, so that a part of it can be copied there.
-    let config = &settings.config;
-    let effective = json!({
-        "server": {
-            "listen": config.listen,
-            "loopback_without_key": config.loopback_without_key,
-            "cors_origins": config.cors_origins,
-            "data_dir": config.data_dir,
-            "plugins_dir": config.plugins_dir,
-        },
-        "limits": config.limits,
-        "models": config.models,
-        "mcp_servers": config.mcp_servers,
-        "knowledge_bases": config.knowledge_bases,
-        "harnesses": config.harnesses,
-        "bindings": config.bindings,
-    });
-    output.result(&json!({ "file": file, "config": effective }), || {
-        let from = file
-            .as_deref()
-            .map_or_else(|| "no file: the defaults are in effect".to_owned(), |file| format!("{file} is valid; in effect:"));
-        let toml_text = toml::to_string_pretty(&effective).unwrap_or_else(|error| format!("cannot be shown as TOML: {error}\n"));
-        format!("# {from}\n\n{toml_text}")
-    })?;
-    Ok(())
 }
 
 async fn reload(settings: &Settings, server: &Server, output: Output) -> anyhow::Result<()> {

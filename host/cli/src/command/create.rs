@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::runs::{Server, page_size};
-use crate::{client::Client, output::Output, table::Table};
+use crate::{client::Client, output::Output, styled::StyledText, table::Table};
 
 /// The reason why the command needs a server.
 const WHY: &str = "a run is made by the host that runs it";
@@ -155,9 +155,9 @@ impl DeadLetters {
     }
 }
 
-fn table(page: &Page<DeadLetter>) -> String {
+fn table(page: &Page<DeadLetter>) -> StyledText {
     if page.items.is_empty() {
-        return "there are no dead letters\n".to_owned();
+        return "there are no dead letters\n".into();
     }
     let mut table = Table::new(["RUN", "QUEUE", "BINDING", "ATTEMPTS", "GIVEN UP", "WHY"]);
     for letter in &page.items {

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::runs::{Server, page_size};
-use crate::{client::Client, output::Output, table::Table, text};
+use crate::{client::Client, output::Output, styled::StyledText, table::Table, text};
 
 /// The reason why the command needs a server.
 const WHY: &str = "the host that executes the runs delivers the results";
@@ -90,9 +90,8 @@ impl List {
             ("cursor", self.cursor),
         ];
         let page: Page<Value> = client.get("api/v1/deliveries", &query).await?;
-        Ok(output.result(&page, || {
-            if page.items.is_empty() { "there are no unfinished deliveries\n".to_owned() } else { table(&page) }
-        })?)
+        Ok(output
+            .result(&page, || if page.items.is_empty() { "there are no unfinished deliveries\n".into() } else { table(&page) })?)
     }
 }
 
@@ -104,7 +103,7 @@ impl Retry {
     }
 }
 
-fn table(page: &Page<Value>) -> String {
+fn table(page: &Page<Value>) -> StyledText {
     let mut table = Table::new(["RUN", "WEBHOOK", "STATE", "TOLD", "FAILED", "NEXT", "WHY"]);
     for delivery in &page.items {
         let member = |name: &str| text::member(delivery, &format!("/{name}"));

@@ -5,12 +5,13 @@ use std::fmt::Write;
 use agent_host_facts::record::{Delta, MessageEnd, read};
 use agent_host_protocol::{
     ResultKind, RunEvent,
+    message::Message,
     run::{RunCompletion, RunFailure},
     time,
 };
 use serde_json::Value;
 
-use super::action_text;
+use super::{action_text, failure_text};
 use crate::text;
 
 /// An event on one line: number, time, type, and the beginning of its content.
@@ -25,6 +26,15 @@ pub(crate) fn line(event: &RunEvent) -> String {
     )
 }
 
+/// The whole message of an event that has one.
+pub(crate) fn message(event: &RunEvent) -> Option<Message> {
+    match ResultKind::from_name(&event.kind)? {
+        ResultKind::MessageCompleted => read::<MessageEnd>(event).map(|end| end.message),
+        ResultKind::RunCompleted => serde_json::from_str::<RunCompletion>(event.data.get()).ok()?.message,
+        _ => None,
+    }
+}
+
 /// The content of an event, in short.
 fn gist(event: &RunEvent) -> String {
     let line = match ResultKind::from_name(&event.kind) {
@@ -32,7 +42,7 @@ fn gist(event: &RunEvent) -> String {
             read::<Delta>(event).map(|delta| format!("{:?}", delta.chunk.content))
         }
         Some(ResultKind::MessageCompleted) => read::<MessageEnd>(event).map(|end| format!("{:?}", end.message.text())),
-        Some(ResultKind::RunFailed) => failure(event).map(|failure| format!("{}: {}", failure.code, failure.message)),
+        Some(ResultKind::RunFailed) => failure(event).map(|failure| failure_text::sentence(&failure)),
         Some(ResultKind::ActionRequested) => about(event, "action_id", action_text::what),
         Some(ResultKind::ActionAnswered) => about(event, "action_id", action_text::answer_text),
         Some(ResultKind::ActionResolved) => about(event, "action_id", action_text::outcome_text),
@@ -178,6 +188,10 @@ mod tests {
         let lines: String = [
             say("a", "two\nlines"),
             event("run.failed", &json!({ "code": "runner.trapped", "message": "a\u{1b}[2J" })),
+            event(
+                "run.failed",
+                &json!({ "code": "runner.trapped", "message": "m", "details": { "log": "thread 't' panicked at src/lib.rs:1:2:\nno key" } }),
+            ),
             event("x.y", &json!({ "k": 1 })),
             event("action.requested", &json!({ "action_id": "r.1", "kind": "question", "title": "Sure?" })),
             event("action.requested", &json!({ "action_id": "r.2", "action": "issue.close", "target": { "n": 4 } })),
@@ -194,6 +208,7 @@ mod tests {
         insta::assert_snapshot!(lines, @r#"
         1  2023-11-14T22:13:20.123Z  message.delta          "two\nlines"
         1  2023-11-14T22:13:20.123Z  run.failed             runner.trapped: a [2J
+        1  2023-11-14T22:13:20.123Z  run.failed             runner.trapped: panicked at src/lib.rs:1:2: no key
         1  2023-11-14T22:13:20.123Z  x.y                    {"k":1}
         1  2023-11-14T22:13:20.123Z  action.requested       r.1  Sure?
         1  2023-11-14T22:13:20.123Z  action.requested       r.2  issue.close {"n":4}

@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::runs::Server;
-use crate::{client::Client, output::Output, table::Table};
+use crate::{client::Client, output::Output, styled::StyledText, table::Table};
 
 /// The reason why the command needs a server.
 const WHY: &str = "executors register with a running host";
@@ -71,9 +71,9 @@ impl Executors {
     }
 }
 
-fn table(executors: &[Executor]) -> String {
+fn table(executors: &[Executor]) -> StyledText {
     if executors.is_empty() {
-        return "no executor is registered\n".to_owned();
+        return "no executor is registered\n".into();
     }
     let mut table = Table::new(["ID", "NAME", "STATE", "HOLDS", "SLOTS", "QUEUES", "LAST SEEN"]);
     for executor in executors {

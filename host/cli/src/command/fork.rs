@@ -71,7 +71,7 @@ async fn follow(client: &Client, run: &Run, output: Output) -> anyhow::Result<Ex
         if output.is_json() {
             output.json_line(&event)?;
         } else if let Some(text) = running.add(&event) {
-            output.text(&text)?;
+            output.text(text)?;
         }
     }
     let run: Run = client.get(&format!("api/v1/runs/{}", run.run_id), &[]).await?;

@@ -10,7 +10,9 @@ use clap::{Args, Subcommand};
 use futures_util::future::join_all;
 use reqwest::Url;
 
-use crate::{failure::Failure, harness_transport::HttpTransport, output::Output, signals::Signals, table::Table};
+use crate::{
+    failure::Failure, harness_transport::HttpTransport, output::Output, signals::Signals, styled::StyledText, table::Table,
+};
 
 /// The argument by which this program becomes the launcher of an agent's process.
 pub(crate) const LAUNCHER: &str = "harness-exec";
@@ -76,7 +78,7 @@ async fn doctor(config: &Config, output: Output) -> anyhow::Result<ExitCode> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn text(all: &[Diagnosis]) -> String {
+fn text(all: &[Diagnosis]) -> StyledText {
     let mut table = Table::new(["HARNESS", "AGENT", "VERSION", "ISOLATION", "RESUMES", "MCP", "STATE"]);
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     for diagnosis in all {
@@ -92,7 +94,7 @@ fn text(all: &[Diagnosis]) -> String {
         ]);
     }
     let problems = all.iter().filter_map(|it| Some(format!("\n{}: {}\n", it.harness, it.problem.as_ref()?)));
-    table.render() + &problems.collect::<String>()
+    table.render() + problems.collect::<String>()
 }
 
 /// Starts every harness of the configuration.

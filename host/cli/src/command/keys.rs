@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::runs::Server;
-use crate::{client::Client, failure::Failure, output::Output, settings::ledger_dir, source, table::Table};
+use crate::{client::Client, failure::Failure, output::Output, settings::ledger_dir, source, styled::StyledText, table::Table};
 
 /// Make, list and revoke API keys
 ///
@@ -216,9 +216,9 @@ impl List {
     }
 }
 
-fn table_of(keys: &[Key], now: time::Timestamp) -> String {
+fn table_of(keys: &[Key], now: time::Timestamp) -> StyledText {
     if keys.is_empty() {
-        return "there is no key: agent-host keys create --scope admin\n".to_owned();
+        return "there is no key: agent-host keys create --scope admin\n".into();
     }
     let mut table = Table::new(["ID", "NAME", "SCOPES", "WORKSPACE", "CREATED", "STATE"]);
     for key in keys {
@@ -275,11 +275,11 @@ mod tests {
             expires_at,
             revoked_at,
         };
-        let table =
-            table_of(&[key("a", None, None), key("b", Some(5), None), key("c", Some(50), None), key("d", None, Some(1))], 10);
+        let keys = [key("a", None, None), key("b", Some(5), None), key("c", Some(50), None), key("d", None, Some(1))];
+        let table = table_of(&keys, 10).to_string();
         let state = |line: &str| ["good until", "expired", "revoked", "good"].into_iter().find(|state| line.contains(state));
         let states: Vec<_> = table.lines().skip(1).map(state).collect();
         assert_eq!(states, [Some("good"), Some("expired"), Some("good until"), Some("revoked")], "{table}");
-        assert!(table_of(&[], 0).contains("keys create"));
+        assert!(table_of(&[], 0).to_string().contains("keys create"));
     }
 }

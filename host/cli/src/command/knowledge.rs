@@ -14,7 +14,7 @@ use agent_host_runs::knowledge_bases::{
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use crate::{output::Output, progress::Progress, table::Table, text};
+use crate::{output::Output, progress::Progress, styled::StyledText, table::Table, text};
 
 /// A search that takes longer than this has a model that does not answer.
 const SEARCH_LIMIT: Duration = Duration::from_secs(60);
@@ -180,21 +180,21 @@ impl List {
     }
 }
 
-fn bases_text(bases: &[KnowledgeBaseInfo]) -> String {
+fn bases_text(bases: &[KnowledgeBaseInfo]) -> StyledText {
     if bases.is_empty() {
-        return "no knowledge base is configured: add one under [[knowledge_bases]]\n".to_owned();
+        return "no knowledge base is configured: add one under [[knowledge_bases]]\n".into();
     }
     let mut table = Table::new(["ID", "NAME", "DOCUMENTS", "PASSAGES"]);
     for base in bases {
         table.row([base.id.clone(), base.name.clone(), base.documents.to_string(), base.passages.to_string()]);
     }
     let problems = bases.iter().filter_map(|base| base.problem.as_ref().map(|problem| format!("{}: {problem}\n", base.id)));
-    table.render() + &problems.collect::<String>()
+    table.render() + problems.collect::<String>()
 }
 
-fn documents_text(documents: &[DocumentInfo]) -> String {
+fn documents_text(documents: &[DocumentInfo]) -> StyledText {
     if documents.is_empty() {
-        return "it has no documents: agent-host knowledge add ID PATH\n".to_owned();
+        return "it has no documents: agent-host knowledge add ID PATH\n".into();
     }
     let mut table = Table::new(["DOCUMENT", "PATH", "TITLE", "PASSAGES", "SIZE"]);
     for document in documents {

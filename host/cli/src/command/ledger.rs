@@ -20,7 +20,8 @@ use serde_json::json;
 
 use super::runs::Server;
 use crate::{
-    client::Client, output::Output, progress::Progress, settings::ledger_dir, source::open_existing, table::Table, text,
+    client::Client, output::Output, progress::Progress, settings::ledger_dir, source::open_existing, styled::StyledText,
+    table::Table, text,
 };
 
 /// Look after the ledger; but for `backup`, stop the server first
@@ -155,7 +156,7 @@ fn stats(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn stats_text(dir: &Path, stats: &Stats) -> String {
+fn stats_text(dir: &Path, stats: &Stats) -> StyledText {
     let mut table = Table::new(["TABLE", "ROWS", "SIZE"]);
     for of in &stats.tables {
         table.row([of.name.to_owned(), of.rows.to_string(), text::bytes(of.bytes)]);
@@ -168,7 +169,7 @@ fn stats_text(dir: &Path, stats: &Stats) -> String {
         ("in memory", format!("{} runs", stats.active_in_memory)),
         ("journals", journals_text(&stats.journal)),
     ]);
-    format!("{fields}\n{}", table.render())
+    StyledText::from(format!("{fields}\n")) + table.render()
 }
 
 fn journals_text(journal: &JournalStats) -> String {

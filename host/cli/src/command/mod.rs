@@ -5,12 +5,14 @@ mod actions;
 mod backend;
 mod completions;
 mod config;
+mod config_check;
 mod conformance;
 mod create;
 mod deliveries;
 mod event_text;
 mod evidence;
 mod executors;
+mod failure_text;
 mod fork;
 #[cfg(target_os = "linux")]
 pub(crate) mod harness;

@@ -8,12 +8,13 @@ use agent_host_protocol::{
 use serde_json::Value;
 
 use crate::{
+    styled::StyledText,
     table::Table,
     text::{self, bytes, duration_ms},
 };
 
 /// All plugins, one row a runner; then, for each refused file, why and what to do.
-pub(crate) fn table(plugins: &[PluginReport]) -> String {
+pub(crate) fn table(plugins: &[PluginReport]) -> StyledText {
     let mut table = Table::new(["FILE", "STATUS", "RUNNER", "VERSION", "SIZE"]);
     for plugin in plugins {
         let row = |runner: String, version: String| {
@@ -29,8 +30,8 @@ pub(crate) fn table(plugins: &[PluginReport]) -> String {
     let mut output = table.render();
     for plugin in plugins {
         if let Some(refusal) = &plugin.refusal {
-            // Writing to a string cannot fail, here and below.
-            let _ = write!(output, "\n{}\n{}", text::one_line(&plugin.file, 200), refusal_text(refusal, &plugin.imports));
+            let file = text::one_line(&plugin.file, 200);
+            output.push_str(&format!("\n{file}\n{}", refusal_text(refusal, &plugin.imports)));
         }
     }
     output

@@ -108,7 +108,7 @@ impl Replay {
                 }
                 Err(error) => {
                     summary.failed += 1;
-                    let message = format!("{error:#}");
+                    let message = failure::message(&error);
                     let value = json!({ "target": target, "error": { "code": failure::code(&error), "message": message } });
                     output.result(&value, || format!("{target}: error: {message}\n"))?;
                 }
@@ -128,7 +128,7 @@ impl Replay {
         if output.is_json() {
             return calls.iter().try_for_each(|call| Ok(output.json_line(call)?));
         }
-        Ok(output.text(&journal_text::trace(&calls, &replayed.report))?)
+        Ok(output.text(journal_text::trace(&calls, &replayed.report))?)
     }
 }
 

@@ -21,7 +21,7 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde_json::{Map, Value};
 
-use super::{event_text::RunningText, open_actions::ActionDesk};
+use super::{event_text::RunningText, failure_text, open_actions::ActionDesk};
 use crate::{
     failure::Failure,
     output::Output,
@@ -157,8 +157,10 @@ pub(super) fn exit_code_of(run: &RunRecord, output: Output) -> ExitCode {
     if run.status == RunStatus::Completed {
         return ExitCode::SUCCESS;
     }
-    let why = run.failure.as_ref().map_or_else(String::new, |failure| format!(" ({}): {}", failure.code, failure.message));
-    output.remark(&format!("run {} ended as {}{why}", run.run_id, run.status));
+    let why = run.failure.as_ref().map_or_else(String::new, |failure| {
+        format!(" ({}): {}\n{}", failure.code, failure.message, failure_text::quoted(failure))
+    });
+    output.remark(format!("run {} ended as {}{why}", run.run_id, run.status).trim_end());
     ExitCode::FAILURE
 }
 
@@ -211,7 +213,7 @@ async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> 
         if output.is_json() {
             output.json_line(&event)?;
         } else if let Some(text) = running.add(&event) {
-            output.text(&text)?;
+            output.text(text)?;
         }
         desk.on_event(&event);
     }

@@ -2,15 +2,21 @@
 
 use agent_host_protocol::{Page, Run, run::ModelUsage, time};
 
-use crate::{table::Table, text};
+use super::failure_text;
+use crate::{
+    styled::{self, StyledText},
+    table::Table,
+    text,
+};
 
 /// A page of runs, one row each.
-pub(crate) fn table(page: &Page<Run>) -> String {
-    let mut table = Table::new(["RUN", "STATUS", "RUNNER", "CONVERSATION", "CREATED", "TOOK", "REASON"]);
+pub(crate) fn table(page: &Page<Run>) -> StyledText {
+    let mut table = Table::new(["RUN", "STATUS", "BINDING", "RUNNER", "CONVERSATION", "CREATED", "TOOK", "REASON"]);
     for run in &page.items {
         table.row([
             run.run_id.to_string(),
             run.status.to_string(),
+            run.binding_id.clone(),
             run.runner_id.to_string(),
             run.conversation_id.clone().unwrap_or_else(|| "-".to_owned()),
             time::display(run.created_at),
@@ -42,8 +48,15 @@ fn took(run: &Run) -> Option<String> {
     Some(text::duration_ms(run.finished_at?.saturating_sub(run.started_at?)))
 }
 
-/// All details of a run.
-pub(crate) fn details(run: &Run) -> String {
+/// The texts of a run: the message that it answers, and its last message.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    pub(crate) input: Option<String>,
+    pub(crate) output: Option<String>,
+}
+
+/// All details of a run, with its texts in full, and the last words of a guest that failed.
+pub(crate) fn details(run: &Run, texts: &Texts) -> StyledText {
     let mut fields = vec![
         ("run", run.run_id.to_string()),
         ("status", run.status.to_string()),
@@ -73,7 +86,16 @@ pub(crate) fn details(run: &Run) -> String {
     also("forked from", forked_from(run));
     also("parent", run.parent_run_id.map(|id| id.to_string()));
     also("objective", run.metadata.get("objective").and_then(|objective| objective.as_str()).map(str::to_owned));
-    text::fields(fields)
+    let log = run.failure.as_ref().and_then(failure_text::last_words);
+    let mut shown = StyledText::from(text::fields(fields));
+    for (name, text) in [("input", &texts.input), ("output", &texts.output), ("log", &log)] {
+        let Some(text) = text.as_ref().filter(|text| !text.is_empty()) else { continue };
+        shown.push_str("\n");
+        shown.push(styled::HEADING, name);
+        shown.push_str("\n");
+        text.lines().for_each(|line| shown.push_str(&format!("  {line}\n")));
+    }
+    shown
 }
 
 fn times(count: u32) -> String {
@@ -108,8 +130,8 @@ mod tests {
     fn runs_are_a_table() {
         let page = Page { items: vec![run()], next_cursor: Some("c1".to_owned()), prev_cursor: None, has_more: true };
         insta::assert_snapshot!(table(&page), @r"
-        RUN                                   STATUS  RUNNER                          CONVERSATION  CREATED                   TOOK   REASON
-        01890a5d-ac96-774b-bcce-b302099a8057  failed  plugin:agent-host/echo/default  -             2023-11-14T22:13:20.123Z  2.5 s  runner.trapped
+        RUN                                   STATUS  BINDING  RUNNER                          CONVERSATION  CREATED                   TOOK   REASON
+        01890a5d-ac96-774b-bcce-b302099a8057  failed  main     plugin:agent-host/echo/default  -             2023-11-14T22:13:20.123Z  2.5 s  runner.trapped
         more: --cursor c1
         ");
     }
@@ -120,7 +142,7 @@ mod tests {
         (run.attempt, run.resumes) = (2, 3);
         run.metadata.insert("forked_from".to_owned(), json!("01890a5d-ac96-774b-bcce-b302099a8056"));
         run.metadata.insert("forked_at".to_owned(), json!(4));
-        let output = details(&run);
+        let output = details(&run, &Texts::default()).to_string();
         for line in
             ["attempt      2\n", "resumed      3 times\n", "forked from  01890a5d-ac96-774b-bcce-b302099a8056, after call 4\n"]
         {
@@ -133,7 +155,7 @@ mod tests {
         let mut run = run();
         run.parent_run_id = Some("01890a5d-ac96-774b-bcce-b302099a8056".parse().unwrap());
         run.metadata.insert("objective".to_owned(), json!("count\nsheep"));
-        let output = details(&run);
+        let output = details(&run, &Texts::default()).to_string();
         for line in ["parent     01890a5d-ac96-774b-bcce-b302099a8056\n", "objective  count sheep\n"] {
             assert!(output.contains(line), "{output}");
         }
@@ -141,7 +163,11 @@ mod tests {
 
     #[test]
     fn a_run_is_shown_with_what_it_has() {
-        insta::assert_snapshot!(details(&run()), @r"
+        let mut run = run();
+        let log = json!({ "log": "thread 't' panicked at src/lib.rs:1:2:\nno key" });
+        run.failure.as_mut().unwrap().details = Some(log);
+        let texts = Texts { input: Some("hello\nthere".to_owned()), output: Some("你好".to_owned()) };
+        insta::assert_snapshot!(details(&run, &texts), @r"
         run       01890a5d-ac96-774b-bcce-b302099a8057
         status    failed
         runner    plugin:agent-host/echo/default 0.1.0
@@ -154,6 +180,17 @@ mod tests {
         took      2.5 s
         reason    runner.trapped
         failure   runner.trapped: unreachable
+
+        input
+          hello
+          there
+
+        output
+          你好
+
+        log
+          thread 't' panicked at src/lib.rs:1:2:
+          no key
         ");
     }
 }

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::plugin_text;
-use crate::{client::Client, failure::Failure, output::Output, progress::Progress, settings::code_dir, table::Table};
+use crate::{
+    client::Client, failure::Failure, output::Output, progress::Progress, settings::code_dir, styled::StyledText, table::Table,
+};
 
 /// Show what is in the plugins directory, and why a file is refused
 ///
@@ -26,9 +28,9 @@ pub(crate) struct Runners {
 
 /// As `GET /api/v1/runners` answers.
 #[derive(Debug, Serialize, Deserialize)]
-struct InstalledRunners {
-    plugins: Vec<PluginReport>,
-    runners: Vec<RunnerManifest>,
+pub(super) struct InstalledRunners {
+    pub(super) plugins: Vec<PluginReport>,
+    pub(super) runners: Vec<RunnerManifest>,
     /// Runners that executors serve.
     #[serde(default)]
     external: Vec<RunnerId>,
@@ -44,29 +46,30 @@ impl Runners {
         };
         output.result(&installed, || {
             let plugins = if installed.plugins.is_empty() {
-                format!("no .wasm file in {}\n", config.plugins_dir.display())
+                format!("no .wasm file in {}\n", config.plugins_dir.display()).into()
             } else {
                 plugin_text::table(&installed.plugins)
             };
-            plugins + &externals(&installed)
+            plugins + externals(&installed)
         })?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// The runners that executors serve, one row each.
-fn externals(installed: &InstalledRunners) -> String {
+fn externals(installed: &InstalledRunners) -> StyledText {
     if installed.external.is_empty() {
-        return String::new();
+        return StyledText::default();
     }
     let mut table = Table::new(["RUNNER OF EXECUTORS", "VERSION", "LABEL"]);
     for runner in installed.runners.iter().filter(|runner| installed.external.contains(&runner.id)) {
         table.row([runner.id.to_string(), runner.version.to_string(), runner.label.fallback().to_owned()]);
     }
-    format!("\n{}", table.render())
+    StyledText::from("\n") + table.render()
 }
 
-async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<InstalledRunners> {
+/// What is in the plugins directory, and the runners of executors that the configuration names.
+pub(super) async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<InstalledRunners> {
     let files = components(config)?;
     // One instance is enough to read manifests. Compiled code of a host is used; without a host's directory, none is made.
     let limits = Limits { max_live_runs: 1, ..config.limits.clone() };

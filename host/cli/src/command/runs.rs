@@ -3,7 +3,7 @@
 use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
 
 use agent_host_config::Config;
-use agent_host_ledger::RunFilter;
+use agent_host_ledger::{Ledger, RunFilter};
 use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, RunStatus, RunnerId, limits::MAX_PAGE};
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -197,8 +197,20 @@ impl Show {
             return Ok(output.result(&context, || pretty(&context))?);
         }
         let run = source.run(self.id).await?;
-        Ok(output.result(&run, || run_text::details(&run))?)
+        // JSON is the run as the HTTP API gives it.
+        let texts = if output.is_json() { run_text::Texts::default() } else { texts(&source, &run).await? };
+        Ok(output.result(&run, || run_text::details(&run, &texts))?)
     }
+}
+
+/// The texts of a run, as far as the last page of its events has its last message.
+async fn texts(source: &Source, run: &Run) -> anyhow::Result<run_text::Texts> {
+    let input = source.input(run.event_id).await?;
+    let start = run.last_sequence.saturating_sub(MAX_PAGE.into());
+    let after = (start > 0).then(|| Ledger::run_cursor(run.run_id, start));
+    let page = source.events(run.run_id, after.as_deref(), MAX_PAGE).await?;
+    let output = page.items.iter().rev().find_map(event_text::message).map(|message| message.text());
+    Ok(run_text::Texts { input, output })
 }
 
 fn pretty(json: &RawValue) -> String {
@@ -258,7 +270,7 @@ impl Journal {
         if output.is_json() {
             return calls.iter().try_for_each(|call| Ok(output.json_line(call)?));
         }
-        Ok(output.text(&journal_text::timeline(&calls))?)
+        Ok(output.text(journal_text::timeline(&calls))?)
     }
 }
 

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::runs::Server;
-use crate::{client::Client, output::Output, table::Table, text};
+use crate::{client::Client, output::Output, styled::StyledText, table::Table, text};
 
 /// The reason why the command needs a server.
 const WHY: &str = "schedules tick at the host that serves";
@@ -31,12 +31,12 @@ impl Schedules {
         let Self::List(list) = self;
         let client = Client::running(config, list.server.url.as_deref(), WHY).await?;
         let page: Page<Value> = client.get("api/v1/schedules", &[]).await?;
-        output.result(&page, || if page.items.is_empty() { "there are no schedules\n".to_owned() } else { table(&page) })?;
+        output.result(&page, || if page.items.is_empty() { "there are no schedules\n".into() } else { table(&page) })?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn table(page: &Page<Value>) -> String {
+fn table(page: &Page<Value>) -> StyledText {
     let mut table = Table::new(["SCHEDULE", "WHEN", "NEXT", "LAST", "EVENT", "PROBLEM"]);
     for schedule in &page.items {
         let member = |name: &str| text::member(schedule, &format!("/{name}"));

@@ -8,7 +8,7 @@ use agent_host_protocol::{RunnerId, Timestamp, time};
 use clap::{Args, ValueEnum};
 
 use super::runs::Server;
-use crate::{output::Output, source::Source, table::Table, text};
+use crate::{output::Output, source::Source, styled::StyledText, table::Table, text};
 
 /// Count runs: how many ended how, how long they took and waited, what they used
 ///
@@ -86,7 +86,7 @@ impl Statistics {
     }
 }
 
-fn tables(counted: &Counted) -> String {
+fn tables(counted: &Counted) -> StyledText {
     let mut table = Table::new(["", "RUNS", "ENDED", "SUCCESS", "STATUSES", "TOKENS IN", "OUT"]);
     let mut times = Table::new(["", "", "P50", "P90", "P95", "P99", "MAX"]);
     for group in std::iter::once(&counted.total).chain(&counted.groups) {
@@ -112,7 +112,7 @@ fn tables(counted: &Counted) -> String {
         }
         _ => String::new(),
     };
-    format!("{}\n{}{cut}", table.render(), times.render())
+    table.render() + "\n" + times.render() + cut
 }
 
 fn statuses(group: &Group) -> String {

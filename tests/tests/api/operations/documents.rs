@@ -237,8 +237,12 @@ fn every_configuration_that_is_shown_is_valid() {
                 continue;
             }
             fs::write(&file, block).unwrap();
-            let output = Command::new(process::binary()).arg("--config").arg(&file).args(["config", "check"]).output().unwrap();
-            assert!(output.status.success(), "{name}: {}\n{block}", String::from_utf8_lossy(&output.stderr));
+            let output =
+                Command::new(process::binary()).arg("--config").arg(&file).args(["--json", "config", "check"]).output().unwrap();
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            // The runners and secrets of an example are not here.
+            let is_valid = output.status.success() || complaint.contains("\"incomplete_config\"");
+            assert!(is_valid, "{name}: {complaint}\n{block}");
             checked += 1;
         }
     }
