@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::shared::Shared;
 use self::{
-    budget::RunBudget,
+    budget::{RunBudget, Spending},
     deadline::Deadline,
     family::Family,
     gate::Rates,
@@ -125,6 +125,8 @@ pub(crate) struct NewExecution<'a> {
     pub(crate) claim: Option<u32>,
     /// Use of models by earlier executions and ended children.
     pub(crate) used: ModelUsage,
+    /// Use of models by the tree of the run, where it has a budget and may be one of several.
+    pub(crate) tree: Option<Arc<Spending>>,
     /// `None` during offline replay.
     pub(crate) metrics: Option<Metrics>,
 }
@@ -135,7 +137,7 @@ impl Execution {
     pub(crate) fn count_child(&self, child: &Run) {
         let usage = child.total_usage();
         if usage.calls > 0 && self.family.children.count(child.run_id) {
-            self.budget.spend(&usage);
+            self.budget.add_child(&usage);
         }
     }
 
@@ -160,7 +162,7 @@ impl Execution {
             journal,
             open: OpenCalls::of_attempt(attempt),
             rates: Rates::new(&limits),
-            budget: RunBudget::new(terms.budget.unwrap_or_default(), &parts.used),
+            budget: RunBudget::new(terms.budget.unwrap_or_default(), &parts.used, parts.tree),
             waits: Waits::new(parts.mail),
             family: Family::default(),
             knowledge: Knowledge::default(),

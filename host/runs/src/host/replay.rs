@@ -163,6 +163,7 @@ pub async fn replay(
         mail: Mailbox::unreachable(run_id),
         claim: None,
         used: ModelUsage::default(),
+        tree: None,
         metrics: None,
     }));
     let log = Arc::new(GuestLog::new(recording.run.run_id, limits, Arc::default()));

@@ -41,7 +41,7 @@ impl Neighbours for IntakeOfCell {
         }
         let (accept, task) = plan_child(parent, event, request)?;
         let most = parent.limits.tree_runs;
-        let root = self.trees.grow(&self.ledger, parent.run_id, most).map_err(ledger_failed)?.ok_or_else(|| ApiError {
+        let tree = self.runs.trees.grow(&self.ledger, parent.run_id, most).map_err(ledger_failed)?.ok_or_else(|| ApiError {
             details: Some(json!({ "code": "tree_runs", "limit": most })),
             ..ApiError::new(
                 ErrorCode::Unauthorized,
@@ -59,7 +59,7 @@ impl Neighbours for IntakeOfCell {
         });
         let started = started.await.map_err(|error| host_failed(&error))?;
         if !matches!(started, Ok((_, true))) {
-            self.trees.shrink(root);
+            tree.shrink();
         }
         started.map(|(id, _)| id)
     }

@@ -12,13 +12,12 @@ pub(crate) mod import;
 pub(crate) mod pipeline;
 mod place;
 pub(crate) mod scheduler;
-mod trees;
 
 use std::{ops::Deref, sync::Arc};
 
 use agent_host_ledger::Ledger;
 
-use self::{delivery::Deliveries, scheduler::Scheduler, trees::Trees};
+use self::{delivery::Deliveries, scheduler::Scheduler};
 use crate::{
     execution::{Shared, neighbours::Neighbours},
     lifecycle::Runs,
@@ -38,8 +37,6 @@ pub(crate) struct IntakeOfCell {
     /// One permit for each capture that is being checked.
     checking: Arc<tokio::sync::Semaphore>,
     pub(crate) scheduler: Scheduler,
-    /// The runs below each root.
-    trees: Trees,
     /// Webhook deliveries that are not finished.
     pub(crate) deliveries: Arc<Deliveries>,
 }
@@ -62,7 +59,6 @@ impl Intake {
             creating: tokio::sync::Mutex::default(),
             checking: Arc::new(tokio::sync::Semaphore::new(import::CHECKED_AT_ONCE)),
             scheduler: Scheduler::default(),
-            trees: Trees::default(),
             deliveries: Arc::default(),
         });
         let weak = Arc::downgrade(&intake);

@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use agent_host_ledger::{RunChange, RunWrite};
+use agent_host_ledger::{LedgerError, RunChange, RunWrite};
 use agent_host_protocol::{
     Run, Timestamp,
     context::RunContext,
+    manifest::RunOperation,
     run::{RunFailure, Terminal},
     time,
 };
@@ -18,7 +19,9 @@ use super::{
 };
 use crate::{
     calls::RunCalls,
-    execution::{Execution, NewExecution, Resumption, background::BackgroundActions, family::Children, log::GuestLog},
+    execution::{
+        Execution, NewExecution, Resumption, background::BackgroundActions, budget::Spending, family::Children, log::GuestLog,
+    },
     record::{HostError, WaitKey, steering},
 };
 
@@ -86,6 +89,16 @@ pub(crate) struct AssembledContext {
 }
 
 impl RunTask {
+    /// The sums of the tree of the run, where it has a budget and may be one of several.
+    fn tree_spending(&self) -> Result<Option<Arc<Spending>>, LedgerError> {
+        let (run, terms) = (&self.run.record.run, &self.run.terms);
+        let may_be_one_of_several = run.parent_run_id.is_some() || terms.grant.permissions.runs.contains(&RunOperation::Start);
+        if terms.budget.is_none() || !may_be_one_of_several {
+            return Ok(None);
+        }
+        self.runs.trees.spending(&self.runs.ledger, run.run_id).map(Some)
+    }
+
     /// Makes the execution that a start has prepared, with what earlier executions have left to it. A start is large, so it is
     /// taken apart before the future.
     pub(crate) fn assemble(
@@ -95,6 +108,10 @@ impl RunTask {
     ) -> impl Future<Output = Result<AssembledContext, HostError>> + Send {
         let (runs, setup) = (&self.runs, self.runs.shared.setup());
         let run_id = self.run_id();
+        let (tree, problem) = match self.tree_spending() {
+            Ok(tree) => (tree, None),
+            Err(problem) => (None, Some(problem)),
+        };
         let execution = Arc::new(Execution::new(NewExecution {
             run_id,
             event_id: self.run.record.run.event_id,
@@ -111,6 +128,7 @@ impl RunTask {
             mail: Arc::clone(&self.mail),
             claim,
             used: self.run.record.run.total_usage(),
+            tree,
             metrics: Some(runs.shared.metrics.clone()),
         }));
         execution.knowledge.seen.note_snapshot(&self.run.terms, &start.context.state);
@@ -124,6 +142,9 @@ impl RunTask {
         let running = RunningExecution { execution, log };
         let (assembled, kind) = (AssembledContext { running, calls, context: start.context, world: start.world }, start.kind);
         async move {
+            if let Some(problem) = problem {
+                return Err(problem.into());
+            }
             if self.run.resumption != Resumption::New || kind != StartKind::First {
                 Box::pin(self.inherit(&assembled, kind)).await?;
             }

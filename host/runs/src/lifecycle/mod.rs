@@ -23,6 +23,7 @@ pub(crate) mod requeue;
 pub(crate) mod responses;
 pub(crate) mod start;
 pub(crate) mod task;
+mod trees;
 pub(crate) mod wake;
 pub(crate) mod watchers;
 
@@ -46,6 +47,7 @@ use self::{
     lease::LeaseKey,
     lines::Lines,
     queue::{admission::Admissions, waiting::WaitingRuns},
+    trees::Trees,
     wake::MAX_WAKING,
     watchers::Watchers,
 };
@@ -85,6 +87,8 @@ pub(crate) struct RunsOfCell {
     pub(crate) alarm: Notify,
     /// Runs on their last try.
     last_tries: LastTries,
+    /// Runs that have started others.
+    pub(crate) trees: Trees,
     /// One permit for each parked run that is being resumed.
     pub(crate) waking: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
@@ -121,6 +125,7 @@ impl Runs {
             lease_key,
             alarm: Notify::new(),
             last_tries: LastTries::default(),
+            trees: Trees::default(),
             waking: Arc::new(Semaphore::new(MAX_WAKING)),
             tasks: TaskTracker::new(),
             stopping: shared.stopping.child_token(),

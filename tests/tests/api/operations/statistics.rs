@@ -77,6 +77,11 @@ const SCRIPT: &str =
 fn stage() -> Host {
     let dir = agent_host_tests::Process::lay_out(&["stage"]);
     std::fs::write(dir.path().join("script.toml"), SCRIPT).unwrap();
+    stage_in(dir)
+}
+
+/// The same in these directories.
+fn stage_in(dir: tempfile::TempDir) -> Host {
     let binding = |id: &str, more: &str| {
         format!(
             "[[bindings]]\nid = \"{id}\"\nrunner = \"plugin:test/stage/default\"\nmatch = {{ event_type = \"{id}\" }}\n\
@@ -174,4 +179,19 @@ async fn a_run_that_has_used_its_budget_gets_no_further_model_calls() {
     let run = act(&host, "bounded", json!([model, { "do": "child", "script": [model, model] }, model])).await;
     assert_eq!((&run["usage"]["calls"], &run["children_usage"]["calls"]), (&json!(1), &json!(1)), "{run:#}");
     assert_eq!(run["status"], "failed", "{run:#}");
+
+    // Children who work at the same time share it, and a host that was killed knows what they have used.
+    let late = json!([{ "do": "sleep", "ms": 3_000 }, model, model]);
+    let id = begin(&host, "bounded", json!([{ "do": "children", "scripts": [[model], late] }, model])).await;
+    let children = format!("/api/v1/runs?parent_run_id={id}");
+    crate::operations::host::until("a child has used its part", async || {
+        let (_, listed) = host.get(&children).await;
+        listed["items"].as_array().is_some_and(|runs| runs.iter().any(|run| run["status"] == "completed"))
+    })
+    .await;
+    let host = stage_in(tokio::task::block_in_place(|| host.process.kill()));
+    crate::operations::host::until("it ends", async || host.run(&id).await["finished_at"].is_number()).await;
+    let run = host.run(&id).await;
+    assert_eq!((run.get("usage"), &run["children_usage"]["calls"]), (None, &json!(2)), "{run:#}");
+    assert_eq!(run["failure"]["details"]["code"], "budget_exhausted", "{run:#}");
 }

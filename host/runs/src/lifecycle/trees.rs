@@ -1,0 +1,100 @@
+//! Trees of runs: a run that a client or a source began, and all that it and its children start. Each run has bounds of its own;
+//! those of a tree hold for all of them together, so that one event does not become thousands of runs, and children who work at the same
+//! time do not spend the budget of their parent once each.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use agent_host_config::Budget;
+use agent_host_ledger::{Ledger, LedgerError};
+use agent_host_protocol::{RunId, run::ModelUsage};
+use parking_lot::Mutex;
+
+use crate::{
+    execution::{budget::Spending, family::Children},
+    record::terms::Terms,
+};
+
+/// Roots that are remembered before those that have ended are forgotten.
+const ROOTS: usize = 1_000;
+
+/// The trees with more than one run, and those that may get more, by their roots.
+#[derive(Default)]
+pub(crate) struct Trees(Mutex<HashMap<RunId, Arc<Tree>>>);
+
+/// The runs below one root.
+pub(crate) struct Tree {
+    /// Their number, without the root.
+    runs: AtomicUsize,
+    /// The use of models by all, the root included, and the budget of the root.
+    spending: Arc<Spending>,
+}
+
+impl Tree {
+    /// Takes back a run that was not made.
+    pub(crate) fn shrink(&self) {
+        let _ = self.runs.fetch_update(Ordering::AcqRel, Ordering::Acquire, |runs| runs.checked_sub(1));
+    }
+}
+
+impl Trees {
+    /// Adds a run below `parent`, and gives the tree; `None` if the tree has as many as it may.
+    pub(crate) fn grow(&self, ledger: &Ledger, parent: RunId, most: usize) -> Result<Option<Arc<Tree>>, LedgerError> {
+        let tree = self.of(ledger, parent)?;
+        let grown = tree.runs.fetch_update(Ordering::AcqRel, Ordering::Acquire, |runs| (runs < most).then_some(runs + 1));
+        Ok(grown.is_ok().then_some(tree))
+    }
+
+    /// The sums of the tree of a run.
+    pub(crate) fn spending(&self, ledger: &Ledger, run: RunId) -> Result<Arc<Spending>, LedgerError> {
+        Ok(Arc::clone(&self.of(ledger, run)?.spending))
+    }
+
+    fn of(&self, ledger: &Ledger, run: RunId) -> Result<Arc<Tree>, LedgerError> {
+        let root = root(ledger, run)?;
+        if let Some(tree) = self.0.lock().get(&root) {
+            return Ok(Arc::clone(tree));
+        }
+        // The host has started since, or the root is new.
+        let found = Arc::new(read(ledger, root)?);
+        let mut trees = self.0.lock();
+        if trees.len() >= ROOTS {
+            trees.retain(|root, _| !has_ended(ledger, *root));
+        }
+        Ok(Arc::clone(trees.entry(root).or_insert(found)))
+    }
+}
+
+/// The run at the top of the tree of a run. The way to it is at most `limits.child_depth` long.
+fn root(ledger: &Ledger, run: RunId) -> Result<RunId, LedgerError> {
+    let mut root = run;
+    while let Some(parent) = ledger.run(root)?.and_then(|record| record.run.parent_run_id) {
+        root = parent;
+    }
+    Ok(root)
+}
+
+/// A tree as the ledger has it. It has at most `limits.tree_runs` runs.
+fn read(ledger: &Ledger, root: RunId) -> Result<Tree, LedgerError> {
+    let (mut runs, mut used, mut waiting) = (0, ModelUsage::default(), vec![root]);
+    while let Some(run) = waiting.pop() {
+        let Some(record) = ledger.run(run)? else { continue };
+        used.add(&record.run.usage.unwrap_or_default());
+        let children = Children::of(ledger, &record)?.all();
+        runs += children.len();
+        waiting.extend(children);
+    }
+    let terms = ledger.terms(root)?.and_then(|terms| serde_json::from_str::<Terms>(terms.get()).ok());
+    let budget: Budget = terms.and_then(|terms| terms.budget).unwrap_or_default();
+    Ok(Tree { runs: AtomicUsize::new(runs), spending: Arc::new(Spending::new(budget, &used)) })
+}
+
+/// A root that cannot be read is kept: its tree stays bounded.
+fn has_ended(ledger: &Ledger, root: RunId) -> bool {
+    matches!(ledger.run(root), Ok(record) if record.as_ref().is_none_or(|record| record.run.status.is_terminal()))
+}
