@@ -28,6 +28,7 @@ use crate::{
     imports::{self, ImportRefusal},
     manifests, structure,
     threads::GuestThreads,
+    toolchain::{self, Toolchain},
 };
 
 /// Admits components, a bounded number at one time.
@@ -69,6 +70,7 @@ struct Findings {
     imports: Vec<ImportReport>,
     runners: Vec<RunnerManifest>,
     from_cache: bool,
+    tool: Option<Toolchain>,
 }
 
 /// Admits the file at `path`, or says why not.
@@ -83,7 +85,10 @@ pub(crate) async fn admit(admissions: &Arc<Admissions>, path: &Path) -> Admissio
             admissions.components.note(&component);
             (PluginStatus::Ready, Some(component), None)
         }
-        Err((code, message, fix)) => (PluginStatus::Refused, None, Some(Refusal { code, message, fix })),
+        Err(refusal) => {
+            let (code, message, fix) = toolchain::explain(refusal, findings.tool);
+            (PluginStatus::Refused, None, Some(Refusal { code, message, fix }))
+        }
     };
     let report = PluginReport {
         file,
@@ -117,9 +122,10 @@ async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Fin
 
     let surface = imports::surface(&bytes)?;
     structure::check(&bytes)?;
+    findings.tool = Toolchain::of(&bytes);
     findings.imports = imports::judge(&surface.imports, None);
     imports::check_exports(&surface.exports)?;
-    if let Some(refused) = imports::refusal(&findings.imports) {
+    if let Some(refused) = imports::refusal(&findings.imports, findings.tool) {
         return Err(refused);
     }
 
@@ -144,7 +150,7 @@ async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Fin
     let pre = link(&admissions.engine, &code, InterfaceSet::default()).map_err(|error| {
         let problem = format!("{error:#}");
         imports::mark_mismatch(&mut findings.imports, &problem);
-        imports::refusal(&findings.imports).unwrap_or_else(|| {
+        imports::refusal(&findings.imports, findings.tool).unwrap_or_else(|| {
             (
                 RefusalCode::ImportMismatch,
                 format!("the component does not fit the contract: {problem}"),
@@ -155,7 +161,7 @@ async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Fin
     let runners = manifests::ask(pre, &admissions.limits, &admissions.threads).await?;
     findings.imports = imports::judge(&surface.imports, Some(manifests::declared(&runners)));
     findings.runners.clone_from(&runners);
-    if let Some(refused) = imports::refusal(&findings.imports) {
+    if let Some(refused) = imports::refusal(&findings.imports, findings.tool) {
         return Err(refused);
     }
     if admissions.components.keeps_files() {

@@ -4,6 +4,8 @@ use agent_host_protocol::{ImportReport, ImportVerdict, Interface, InterfaceSet, 
 use semver::Version;
 use wasmparser::{Encoding, Parser, Payload};
 
+use crate::toolchain::Toolchain;
+
 /// The package of the contract and its version.
 const PACKAGE: &str = "agent-host:runner";
 const VERSION: Version = Version::new(1, 0, 0);
@@ -219,20 +221,39 @@ pub(crate) fn uses_wasi_http(imports: &[String]) -> bool {
     imports.iter().filter_map(|import| Name::parse(import)).any(|name| name.package == WASI_HTTP)
 }
 
-/// The member of a manifest that declares an interface.
-fn declaration(interface: Interface) -> String {
-    let permission = match interface {
-        Interface::Knowledge => "knowledge_bases",
-        Interface::Platform => "platform_api",
-        Interface::Http => "http_hosts",
-        Interface::Steering => return "declare the capability `steering` in the manifest, or do not call it".to_owned(),
-        other => other.as_str(),
-    };
-    format!("declare the permission `{permission}` in the manifest, or do not call it")
+/// The permission that declares an interface; `None` for the one that a capability declares.
+const fn permission(interface: Interface) -> Option<&'static str> {
+    match interface {
+        Interface::Knowledge => Some("knowledge_bases"),
+        Interface::Platform => Some("platform_api"),
+        Interface::Http => Some("http_hosts"),
+        Interface::Steering => None,
+        other => Some(other.as_str()),
+    }
 }
 
-/// The refusal for imports that cannot be admitted, if there are any.
-pub(crate) fn refusal(reports: &[ImportReport]) -> Option<ImportRefusal> {
+/// The member of a manifest that declares an interface.
+fn declaration(interface: Interface) -> String {
+    match permission(interface) {
+        Some(permission) => format!("declare the permission `{permission}` in the manifest, or do not call it"),
+        None => "declare the capability `steering` in the manifest, or do not call it".to_owned(),
+    }
+}
+
+/// The members of a manifest that declare these interfaces.
+fn declarations(interfaces: InterfaceSet) -> String {
+    let mut all = interfaces.iter();
+    if let (Some(only), None) = (all.next(), all.next()) {
+        return declaration(only);
+    }
+    let named =
+        interfaces.iter().filter_map(permission).map(|permission| format!("`{permission}`")).collect::<Vec<_>>().join(", ");
+    let capability = if interfaces.contains(Interface::Steering) { " and the capability `steering`" } else { "" };
+    format!("declare the permissions {named}{capability} in the manifest, or do not call them")
+}
+
+/// The refusal for imports that cannot be admitted, if there are any. `tool` has built the component.
+pub(crate) fn refusal(reports: &[ImportReport], tool: Option<Toolchain>) -> Option<ImportRefusal> {
     let bad: Vec<_> = reports.iter().filter(|report| !report.verdict.is_fine()).collect();
     let first = bad.first()?;
     let names: Vec<_> = bad.iter().map(|report| report.name.as_str()).collect();
@@ -243,7 +264,40 @@ pub(crate) fn refusal(reports: &[ImportReport]) -> Option<ImportRefusal> {
     } else {
         (RefusalCode::UnknownImport, "imports what this host does not have")
     };
-    Some((code, format!("the component {what}: {}", names.join(", ")), first.fix.clone().unwrap_or_default()))
+    let fix =
+        if code == RefusalCode::UndeclaredImport { undeclared(reports, tool) } else { first.fix.clone().unwrap_or_default() };
+    Some((code, format!("the component {what}: {}", names.join(", ")), fix))
+}
+
+/// The remedy for imports that no manifest declares. The SDK imports what a runner calls, so there the manifest is wrong. Other tools
+/// import the whole world that they are given, called or not, so there the world is too large.
+fn undeclared(reports: &[ImportReport], tool: Option<Toolchain>) -> String {
+    let of = |is_wanted: fn(ImportVerdict) -> bool| -> InterfaceSet {
+        reports.iter().filter(|report| is_wanted(report.verdict)).filter_map(|report| interface_of(&report.name)).collect()
+    };
+    let (declared, undeclared) = (of(ImportVerdict::is_fine), of(|verdict| verdict == ImportVerdict::Undeclared));
+    let is_whole_world = Interface::ALL.iter().all(|interface| declared.union(undeclared).contains(*interface));
+    if tool.is_none() && !is_whole_world {
+        return declarations(undeclared);
+    }
+    let imports: String = declared.iter().map(|interface| format!(" import {PACKAGE}/{interface}@{VERSION};")).collect();
+    let option =
+        tool.map_or_else(|| "name that world when you build".to_owned(), |tool| format!("build with {}", tool.world_option()));
+    format!(
+        "build it for a world with no more than the manifest declares, instead of `agent-runner`: `world mine {{ include \
+         {PACKAGE}/runner-base@{VERSION};{imports} }}`, and {option}; or {}",
+        declarations(undeclared)
+    )
+}
+
+/// The interface of the contract that an import belongs to.
+fn interface_of(import: &str) -> Option<Interface> {
+    let name = Name::parse(import)?;
+    match name.package {
+        PACKAGE => Interface::from_name(name.interface),
+        WASI_HTTP => Some(Interface::Http),
+        _ => None,
+    }
 }
 
 /// Marks the import that linking failed on. `problem` is the engine's text, which names it.
@@ -331,6 +385,31 @@ mod tests {
             assert_eq!(report.verdict, ImportVerdict::Undeclared);
             assert!(report.fix.unwrap().contains("declare"));
         }
+    }
+
+    #[test]
+    fn a_component_with_more_than_it_declares_is_told_what_to_change() {
+        let all: Vec<String> = Interface::ALL.iter().map(|interface| format!("{PACKAGE}/{interface}@{VERSION}")).collect();
+        let fix = |imports: &[String], declared: &[Interface], tool| {
+            let reports = judge(imports, Some(declared.iter().copied().collect()));
+            let (code, message, fix) = refusal(&reports, tool).unwrap();
+            assert_eq!(code, RefusalCode::UndeclaredImport, "{message}");
+            fix
+        };
+        // The SDK imports what is called: the manifest lacks it.
+        assert_eq!(fix(&all[6..7], &[], None), "declare the permission `state` in the manifest, or do not call it");
+        let some: Vec<String> = [&all[2..4], &all[10..11]].concat();
+        assert_eq!(
+            fix(&some, &[], None),
+            "declare the permissions `knowledge_bases`, `history` and the capability `steering` in the manifest, or do not call them"
+        );
+        // The whole world, by whatever tool: the world is too large.
+        let world = "`world mine { include agent-host:runner/runner-base@1.0.0; import agent-host:runner/models@1.0.0; \
+                     import agent-host:runner/state@1.0.0; }`";
+        let whole = fix(&all, &[Interface::State, Interface::Models], None);
+        assert!(whole.contains(world) && whole.contains("instead of `agent-runner`") && whole.contains("`timers`"), "{whole}");
+        let part = fix(&all[..3], &[Interface::Models], Some(Toolchain::ComponentizeQjs));
+        assert!(part.contains("import agent-host:runner/models@1.0.0; }`, and build with `--world mine`; or declare"), "{part}");
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod sandbox;
 mod slots;
 mod structure;
 mod threads;
+mod toolchain;
 mod wasi;
 mod wasi_context;
 mod wasi_http;

@@ -13,3 +13,4 @@ mod memory;
 mod plugins;
 mod services;
 mod threads;
+mod toolchains;
