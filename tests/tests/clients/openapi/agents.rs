@@ -291,7 +291,7 @@ pub async fn pipelines(talk: &Talk) {
 }
 
 pub async fn page(talk: &Talk) {
-    for path in ["/", "/chat/chat.js", "/chat/chat.css"] {
+    for path in ["/", "/chat/chat.js", "/chat/chat.css", "/docs", "/docs/swagger-ui.css", "/docs/favicon-32x32.png"] {
         let host_answer = talk.send(talk.request(Method::GET, path)).await;
         assert_eq!(host_answer.status, 200, "{path}");
         let again = talk.request(Method::GET, path).header("if-none-match", host_answer.headers["etag"].clone());

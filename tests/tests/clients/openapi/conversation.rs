@@ -461,6 +461,13 @@ async fn keys(talk: &Talk) {
     assert_eq!(talk.send(with(Method::GET, "/metrics")).await.status, 403);
     talk.get("/api/v1/keys", 200).await;
     talk.get("/api/v1/keys?limit=0", 400).await;
+    let run = talk.get("/api/v1/runs?status=completed&limit=1", 200).await["items"][0]["run_id"].clone();
+    let stream = talk.post("/api/v1/stream-tokens", json!({ "run_id": run }), 201).await.body["url"].clone();
+    let opened = talk.request(Method::GET, stream.as_str().unwrap()).header("accept", "text/event-stream");
+    assert_eq!(talk.send(opened).await.status, 200);
+    assert_eq!(talk.send(talk.request(Method::GET, "/api/v1/runs?access_token=aht_x")).await.status, 401);
+    talk.post("/api/v1/stream-tokens", json!({ "run_id": "nothing" }), 404).await;
+    talk.post("/api/v1/stream-tokens", json!({}), 400).await;
     let path = format!("/api/v1/keys/{}", made.body["key_id"].as_str().unwrap());
     assert_eq!(talk.send(talk.request(Method::DELETE, &path)).await.status, 200);
     assert_eq!(talk.send(with(Method::GET, "/api/v1/runs")).await.status, 401);
