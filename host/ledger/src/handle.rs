@@ -27,7 +27,7 @@ use crate::{
     overlay::{AdmittedValues, Overlay},
     record::{Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
     rows::{AuditRow, Reader, View, Views, bounded},
-    store::{Hooks, MergeEvents, MissingLedger, Store, io_error, open},
+    store::{Files, MergeEvents, MissingLedger, Store, io_error, open, real_files},
     writer::{Commits, Counters, MergeFailure, Queue, Shared, Watch, Writer, WriterEnd},
 };
 
@@ -136,18 +136,18 @@ impl Options {
     /// # Errors
     /// [`OpenError`]; see there what to do.
     pub fn open(self) -> Result<Ledger, OpenError> {
-        self.open_with(Hooks::default())
+        self.open_with(real_files())
     }
 
-    pub(crate) fn open_with(self, hooks: Hooks) -> Result<Ledger, OpenError> {
+    pub(crate) fn open_with(self, files: Files) -> Result<Ledger, OpenError> {
         let dir = self.dir.clone();
-        guard_open(&dir, || Ledger::start(self, hooks))
+        guard_open(&dir, || Ledger::start(self, files))
     }
 }
 
 impl Ledger {
-    fn start(options: Options, hooks: Hooks) -> Result<Self, OpenError> {
-        let opened = open(&options.dir, options.cache_bytes, MissingLedger::Create, &hooks)?;
+    fn start(options: Options, files: Files) -> Result<Self, OpenError> {
+        let opened = open(&options.dir, options.cache_bytes, MissingLedger::Create, &files)?;
         let views = Arc::new(Views::new(View::of(&opened.database)?));
         let blobs = Blobs::open(&options.dir).map_err(io_error("prepare the blobs of", &options.dir))?;
         let (alive, done) = oneshot::channel();
@@ -173,7 +173,7 @@ impl Ledger {
             failing: Box::new(move |reason| failing.merge_failure.note(reason)),
             failed: Box::new(move |error| failed.fail(&error.to_string())),
         };
-        let store = Store::start(opened, &options, views, events, hooks)?;
+        let store = Store::start(opened, &options, views, events, files)?;
         let writer = Writer::new(&options, Arc::clone(&shared), store)?;
         let run = move || {
             let _alive: oneshot::Sender<()> = alive;

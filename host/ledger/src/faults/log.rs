@@ -86,6 +86,26 @@ async fn a_disk_that_does_not_answer_shows_and_what_waits_for_it_is_written() {
     ledger.close().await.unwrap();
 }
 
+/// The writer ends while it has one operation in hand, and another one is in its queue.
+#[tokio::test]
+async fn what_waits_for_a_writer_that_fails_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, switches) = open(dir.path(), Duration::from_secs(3600));
+    let run_no = new_run(&ledger).await.unwrap().run_no;
+    switches.log.set(Fault::Held);
+    let in_hand = ledger.submit(delta_write(run_no, 1)).await.unwrap();
+    while !switches.log.is_holding() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let in_line = ledger.submit(delta_write(run_no, 2)).await.unwrap();
+    ledger.shared().fail("it cannot be used");
+    switches.log.set(Fault::Write);
+    for commit in [in_hand, in_line] {
+        let answer = tokio::time::timeout(Duration::from_secs(30), commit).await.expect("an answer");
+        assert!(matches!(answer, Err(LedgerError::Unavailable(_))), "{answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_write_refused_by_a_failed_sync_is_absent_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();

@@ -8,8 +8,11 @@
     reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
 )]
 
+mod disk;
 mod log;
 mod merge;
+mod random;
+mod seeds;
 
 use std::{
     fs::File,
@@ -22,12 +25,12 @@ use std::{
     time::Duration,
 };
 
-use redb::{Builder, StorageBackend, backends::FileBackend};
+use redb::{Builder, Database, DatabaseError, ReadOnlyDatabase, StorageBackend, backends::FileBackend};
 use serde_json::value::RawValue;
 
 use crate::{
     AcceptOutcome, Ledger, LedgerError, NewEvent, Options, RunRecord, RunWrite, StateWrite, samples,
-    store::{Hooks, LogFile},
+    store::{FileSystem, Files, OpenFile, real_files},
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -95,27 +98,27 @@ struct Switches {
 }
 
 struct FaultyFile {
-    file: File,
+    file: Box<dyn OpenFile>,
     switch: Switch,
 }
 
-impl LogFile for FaultyFile {
+impl OpenFile for FaultyFile {
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if !self.switch.has_begun() {
-            return LogFile::write_at(&mut self.file, bytes, offset);
+            return self.file.write_at(bytes, offset);
         }
         if self.switch.is(Fault::Write) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         if self.switch.is(Fault::Torn) {
-            LogFile::write_at(&mut self.file, &bytes[..bytes.len() / 2], offset)?;
+            self.file.write_at(&bytes[..bytes.len() / 2], offset)?;
             return Err(io::ErrorKind::StorageFull.into());
         }
-        LogFile::write_at(&mut self.file, bytes, offset)
+        self.file.write_at(bytes, offset)
     }
 
     fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        LogFile::read_at(&mut self.file, bytes, offset)
+        self.file.read_at(bytes, offset)
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -129,7 +132,11 @@ impl LogFile for FaultyFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        LogFile::len(&self.file)
+        self.file.len()
+    }
+
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        self.file.reserve(bytes)
     }
 }
 
@@ -177,6 +184,40 @@ impl StorageBackend for FailingStore {
     }
 }
 
+/// The real files, whose log and redb fail by switches.
+struct FailingFiles {
+    switches: Switches,
+    real: Files,
+}
+
+impl FileSystem for FailingFiles {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
+        Ok(Box::new(FaultyFile { file: self.real.open(path)?, switch: self.switches.log.clone() }))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
+        Ok(Box::new(FaultyFile { file: self.real.create(path)?, switch: self.switches.log.clone() }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.real.rename(from, to)
+    }
+
+    fn sync_directory(&self, dir: &Path) -> io::Result<()> {
+        self.real.sync_directory(dir)
+    }
+
+    fn database(&self, path: &Path, cache_bytes: usize) -> Result<Database, DatabaseError> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let backend = FailingStore { file: FileBackend::new(file)?, switch: self.switches.store.clone() };
+        Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)
+    }
+
+    fn database_for_reading(&self, path: &Path) -> Result<ReadOnlyDatabase, DatabaseError> {
+        self.real.database_for_reading(path)
+    }
+}
+
 /// Merges begin with this much in a part of the log.
 const PART_BYTES: u64 = 1 << 20;
 
@@ -186,16 +227,8 @@ fn open(dir: &Path, interval: Duration) -> (Ledger, Switches) {
 
 fn open_with(options: Options) -> (Ledger, Switches) {
     let switches = Switches::default();
-    let Switches { log, store } = switches.clone();
-    let hooks = Hooks {
-        log: Some(Arc::new(move |file| Box::new(FaultyFile { file, switch: log.clone() }))),
-        store: Some(Arc::new(move |path, cache_bytes| {
-            let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-            let backend = FailingStore { file: FileBackend::new(file)?, switch: store.clone() };
-            Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)
-        })),
-    };
-    (options.open_with(hooks).unwrap(), switches)
+    let files = FailingFiles { switches: switches.clone(), real: real_files() };
+    (options.open_with(Arc::new(files)).unwrap(), switches)
 }
 
 /// Copies the files as a crash leaves them. No merge may be under way, unless it is held: a copy takes longer than a crash.

@@ -1,7 +1,7 @@
 //! The file of redb: making it, opening it, and what its `meta` table says.
 
 use std::{
-    fs::{self, File},
+    fs,
     hash::{BuildHasher, RandomState},
     io,
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use crate::{
     boundary::guarded,
     error::{LedgerError, OpenError},
     rows::{FORMAT, Table, meta, number, read_number},
-    store::{Hooks, OpenStore},
+    store::{Files, real_files},
 };
 
 pub(crate) fn database_path(dir: &Path) -> PathBuf {
@@ -34,9 +34,9 @@ pub(crate) fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(
     move |source| OpenError::Io { action, path: path.to_owned(), source }
 }
 
-pub(crate) fn open_database(dir: &Path, path: &Path, cache_bytes: usize, hooks: &Hooks) -> Result<Database, OpenError> {
+pub(crate) fn open_database(dir: &Path, path: &Path, cache_bytes: usize, files: &Files) -> Result<Database, OpenError> {
     let not_a_ledger = |reason: String| OpenError::NotALedger { path: path.to_owned(), reason };
-    let opened = guarded(|| open_redb(path, cache_bytes, hooks.store.as_ref())).map_err(not_a_ledger)?;
+    let opened = guarded(|| files.database(path, cache_bytes)).map_err(not_a_ledger)?;
     opened.map_err(|error| match error {
         DatabaseError::DatabaseAlreadyOpen => OpenError::AlreadyOpen { dir: dir.to_owned() },
         DatabaseError::Storage(redb::StorageError::Io(source))
@@ -48,23 +48,16 @@ pub(crate) fn open_database(dir: &Path, path: &Path, cache_bytes: usize, hooks: 
     })
 }
 
-pub(super) fn open_redb(path: &Path, cache_bytes: usize, hook: Option<&OpenStore>) -> Result<Database, DatabaseError> {
-    match hook {
-        Some(open) => open(path, cache_bytes),
-        None => Database::builder().set_cache_size(cache_bytes).create(path),
-    }
-}
-
 /// Makes the file of a new ledger under another name first: one that was killed in the middle of this would leave a
 /// file that nobody can open.
-pub(super) fn create_file(dir: &Path, path: &Path, cache_bytes: usize) -> Result<(), OpenError> {
+pub(super) fn create_file(dir: &Path, path: &Path, cache_bytes: usize, files: &Files) -> Result<(), OpenError> {
     let unfinished = dir.join(format!("ledger.redb.new-{}", std::process::id()));
     let remove = || match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     };
     remove().map_err(io_error("remove", &unfinished))?;
-    let database = open_database(dir, &unfinished, cache_bytes, &Hooks::default())?;
+    let database = open_database(dir, &unfinished, cache_bytes, &real_files())?;
     create(dir, &database)?;
     database.close().map_err(|error| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() })?;
     // Unlike a rename, this never replaces a ledger that another process has made meanwhile.
@@ -73,7 +66,7 @@ pub(super) fn create_file(dir: &Path, path: &Path, cache_bytes: usize) -> Result
         _ => {}
     }
     remove().map_err(io_error("remove", &unfinished))?;
-    sync_directory(dir).map_err(io_error("sync", dir))
+    files.sync_directory(dir).map_err(io_error("sync", dir))
 }
 
 /// The meta table; `None` where the file is new.
@@ -125,13 +118,6 @@ pub(crate) fn create(dir: &Path, database: &Database) -> Result<Meta, OpenError>
         Ok(Meta { format: FORMAT, seed, applied: 0, has_log: false })
     };
     create().map_err(|error| OpenError::damaged(dir, &error))
-}
-
-/// Makes the names of new files durable.
-pub(crate) fn sync_directory(dir: &Path) -> io::Result<()> {
-    let sync = |dir: &Path| File::open(dir).and_then(|dir| dir.sync_all());
-    sync(dir)?;
-    dir.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync)
 }
 
 /// Says durably whether the ledger has files of the log.

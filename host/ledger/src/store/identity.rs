@@ -6,15 +6,13 @@
 //! true. A ledger without the file is opened as before, and a damaged file is replaced: it guards, and holds nothing else.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::store::sync_directory;
+use crate::store::Files;
 
 /// First line of the file.
 const TITLE: &str = "agent-host ledger, identity 1";
@@ -68,27 +66,28 @@ impl Identity {
     }
 
     /// Writes the file durably; there is the old one, or the whole new one.
-    pub(crate) fn write(self, dir: &Path) -> io::Result<()> {
+    pub(crate) fn write(self, dir: &Path, files: &Files) -> io::Result<()> {
         let path = identity_path(dir);
         let unfinished = path.with_extension("identity.new");
-        let mut file: File = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        file.write_all(self.text().as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&unfinished, &path)?;
-        sync_directory(dir)
+        let mut file = files.create(&unfinished)?;
+        file.write_at(self.text().as_bytes(), 0)?;
+        file.sync()?;
+        files.rename(&unfinished, &path)?;
+        files.sync_directory(dir)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::real_files;
 
     #[test]
     fn an_identity_reads_back_and_a_damaged_one_is_none() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Identity::read(dir.path()).unwrap(), None);
         let identity = Identity { seed: 0xfeed, last: 12 };
-        identity.write(dir.path()).unwrap();
+        identity.write(dir.path(), &real_files()).unwrap();
         assert_eq!(Identity::read(dir.path()).unwrap(), Some(identity));
         let whole = fs::read(identity_path(dir.path())).unwrap();
         for at in 0..whole.len() {

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     error::OpenError,
-    store::{io_error, sync_directory},
+    store::{Files, io_error},
 };
 
 const MAGIC_BYTES: [u8; 4] = *b"AHL1";
@@ -140,9 +140,9 @@ impl LegacyLog {
     }
 
     /// Removes the file. Redb must have its batches durably, in a format that needs it no more.
-    pub(super) fn remove(self, dir: &Path) -> Result<(), OpenError> {
+    pub(super) fn remove(self, dir: &Path, files: &Files) -> Result<(), OpenError> {
         fs::remove_file(&self.path).map_err(io_error("remove", &self.path))?;
-        sync_directory(dir).map_err(io_error("sync", dir))
+        files.sync_directory(dir).map_err(io_error("sync", dir))
     }
 }
 

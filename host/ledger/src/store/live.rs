@@ -13,7 +13,7 @@ use crate::{
     options::Options,
     rows::{Layer, MalformedRow, Reader, Rows, View, Views},
     store::{
-        Hooks, Identity, OpenedStore, io_error,
+        Files, Identity, OpenedStore, io_error,
         log::Log,
         merge::{Job, MergeEvents, MergeState, Merger, Place},
     },
@@ -24,6 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct Store {
     dir: PathBuf,
+    files: Files,
     seed: u64,
     log: Box<dyn Log>,
     views: Arc<Views>,
@@ -58,19 +59,25 @@ impl Store {
         options: &Options,
         views: Arc<Views>,
         events: MergeEvents,
-        hooks: Hooks,
+        files: Files,
     ) -> Result<Self, OpenError> {
-        let log = opened.log(&options.dir, room(options), &hooks)?;
+        let log = opened.log(&options.dir, room(options), &files)?;
         let seed = opened.seed;
         let dir: &Path = &options.dir;
         if Identity::read(dir).map_err(io_error("read", dir))?.is_none() {
-            Identity { seed, last: opened.last }.write(dir).map_err(io_error("write the identity of", dir))?;
+            Identity { seed, last: opened.last }.write(dir, &files).map_err(io_error("write the identity of", dir))?;
         }
-        let place =
-            Place { dir: options.dir.clone(), cache_bytes: options.cache_bytes, views: Arc::clone(&views), events, hooks };
+        let place = Place {
+            dir: options.dir.clone(),
+            cache_bytes: options.cache_bytes,
+            views: Arc::clone(&views),
+            events,
+            files: Files::clone(&files),
+        };
         let merger = Merger::start(opened.database, place).map_err(io_error("start a thread for", dir))?;
         Ok(Self {
             dir: options.dir.clone(),
+            files,
             seed,
             log: Box::new(log),
             views,
@@ -170,7 +177,7 @@ impl Store {
                 let identity = Identity { seed: self.seed, last: self.log.last() };
                 // Before another process can open redb.
                 if result.is_ok()
-                    && let Err(error) = identity.write(&self.dir)
+                    && let Err(error) = identity.write(&self.dir, &self.files)
                 {
                     tracing::warn!(%error, "ledger.identity could not be written: an older copy of the ledger would not be noticed");
                 }

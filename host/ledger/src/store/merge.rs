@@ -27,7 +27,7 @@ use crate::{
         Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, PackedItems, RowSet, Table, Views, derive, json,
         malformed, meta, number, pair, read_pair, table_source,
     },
-    store::{Hooks, OpenStore, database::open_redb, database_path},
+    store::{Files, database_path},
 };
 
 /// Idempotency keys that one merge forgets at most: more than are made between two merges, so that they do not pile up,
@@ -97,7 +97,7 @@ pub(super) struct Place {
     pub(super) cache_bytes: usize,
     pub(super) views: Arc<Views>,
     pub(super) events: MergeEvents,
-    pub(super) hooks: Hooks,
+    pub(super) files: Files,
 }
 
 impl Merger {
@@ -265,10 +265,9 @@ impl Work {
             tracing::debug!(%error, "redb was closed after a failed merge");
         }
         let path = database_path(&self.place.dir);
-        let hook: Option<&OpenStore> = self.place.hooks.store.as_ref();
         let mut unreadable = 0;
         loop {
-            let opened = guarded(|| open_redb(&path, self.place.cache_bytes, hook)).map_err(LedgerError::damaged);
+            let opened = guarded(|| self.place.files.database(&path, self.place.cache_bytes)).map_err(LedgerError::damaged);
             let opened = opened.and_then(|opened| opened.map_err(LedgerError::damaged));
             let error = match opened.and_then(|database| Ok((Base::new(&database)?, database))) {
                 Ok((base, database)) => {
@@ -278,7 +277,7 @@ impl Work {
                 Err(error) => error,
             };
             tracing::error!(reason = %reason(&error), "redb cannot be written to");
-            let reading = guarded(|| ReadOnlyDatabase::open(&path)).map_err(LedgerError::damaged);
+            let reading = guarded(|| self.place.files.database_for_reading(&path)).map_err(LedgerError::damaged);
             let reading = reading.and_then(|reading| reading.map_err(LedgerError::damaged));
             let reading = reading.and_then(|database| Ok((Base::new(&database)?, database)));
             self.publish(MergeState::Failing(reason(&error)));

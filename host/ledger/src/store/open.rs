@@ -26,8 +26,8 @@ use crate::{
     error::{LedgerError, OpenError},
     rows::{FORMAT, Layer, Reader, View},
     store::{
-        Hooks, Identity, PARTS,
-        database::{Meta, create, create_file, database_path, io_error, open_database, read_meta, set_has_log, sync_directory},
+        Files, Identity, PARTS,
+        database::{Meta, create, create_file, database_path, io_error, open_database, read_meta, set_has_log},
         identity_path,
         legacy::{LegacyLog, legacy_path},
         log::{FileLog, Log},
@@ -67,12 +67,12 @@ impl OpenedStore {
     }
 
     /// The files of the log, made where there are none or where they have another size.
-    pub(super) fn log(&mut self, dir: &Path, bytes: u64, hooks: &Hooks) -> Result<FileLog, OpenError> {
+    pub(super) fn log(&mut self, dir: &Path, bytes: u64, files: &Files) -> Result<FileLog, OpenError> {
         match self.log.take() {
             Some(log) if log.has_size(bytes) => Ok(log),
             old => {
                 drop(old);
-                let log = FileLog::create(dir, self.seed, bytes, self.last, hooks.log.clone())?;
+                let log = FileLog::create(dir, self.seed, bytes, self.last, files)?;
                 set_has_log(&self.database, true)?;
                 Ok(log)
             }
@@ -81,7 +81,7 @@ impl OpenedStore {
 }
 
 /// Opens the files and brings redb up to the end of the log.
-pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, hooks: &Hooks) -> Result<OpenedStore, OpenError> {
+pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, files: &Files) -> Result<OpenedStore, OpenError> {
     let path = database_path(dir);
     match fs::metadata(&path) {
         Ok(metadata) if metadata.len() == 0 => {
@@ -96,16 +96,16 @@ pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, hooks
                 return Err(OpenError::NoLedger { dir: dir.to_owned() });
             }
             DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))?;
-            create_file(dir, &path, cache_bytes)?;
+            create_file(dir, &path, cache_bytes, files)?;
         }
         Err(error) => return Err(io_error("look at", &path)(error)),
     }
-    guard_open(dir, || open_existing(dir, &path, cache_bytes, hooks))
+    guard_open(dir, || open_existing(dir, &path, cache_bytes, files))
 }
 
 /// Opens the files that are there.
-fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, hooks: &Hooks) -> Result<OpenedStore, OpenError> {
-    let database = open_database(dir, path, cache_bytes, hooks)?;
+fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, files: &Files) -> Result<OpenedStore, OpenError> {
+    let database = open_database(dir, path, cache_bytes, files)?;
     let mut meta = match read_meta(dir, path, &database)? {
         Some(meta) => meta,
         None => {
@@ -127,18 +127,18 @@ fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, hooks: &Hooks) -> 
     }
     let mut opened = OpenedStore { database, seed: meta.seed, last: meta.applied, log: None };
     if meta.has_log {
-        give_up(dir, &meta)?;
-        let mut log = FileLog::open(dir, meta.seed, hooks.log.clone())?;
+        give_up(dir, &meta, files)?;
+        let mut log = FileLog::open(dir, meta.seed, files)?;
         opened.last = take_over(dir, &opened.database, meta.applied, at_least, |applied, each| log.recover(applied, each))?;
         opened.log = Some(log);
     } else {
-        no_foreign_log(dir, &opened)?;
+        no_foreign_log(dir, &opened, files)?;
     }
     not_older(dir, opened.last, at_least)?;
     if meta.format < FORMAT {
         upgrade(&opened.database, meta.format).map_err(|error| OpenError::damaged(dir, &error))?;
     }
-    remove_legacy(dir, legacy, opened.last)?;
+    remove_legacy(dir, legacy, opened.last, files)?;
     Ok(opened)
 }
 
@@ -187,9 +187,9 @@ fn take_over(
 }
 
 /// Files of the log where redb says that it has none: half made by a host that died, or none of this ledger.
-fn no_foreign_log(dir: &Path, opened: &OpenedStore) -> Result<(), OpenError> {
+fn no_foreign_log(dir: &Path, opened: &OpenedStore, files: &Files) -> Result<(), OpenError> {
     for path in PARTS.iter().map(|part| part_path(dir, *part)).filter(|path| path.exists()) {
-        if FileLog::has_batches(&path, opened.seed, opened.last)? {
+        if FileLog::has_batches(&path, opened.seed, opened.last, files)? {
             let reason = "ledger.redb knows of no log, and this one has batches that ledger.redb has not".to_owned();
             return Err(OpenError::LogDamaged { path, reason });
         }
@@ -198,7 +198,7 @@ fn no_foreign_log(dir: &Path, opened: &OpenedStore) -> Result<(), OpenError> {
 }
 
 /// If an operator has renamed a file of the log to abandon its contents, an empty file replaces it.
-fn give_up(dir: &Path, meta: &Meta) -> Result<(), OpenError> {
+fn give_up(dir: &Path, meta: &Meta, files: &Files) -> Result<(), OpenError> {
     for part in PARTS {
         let path = part_path(dir, part);
         let lost = path.with_extension("wal.lost");
@@ -206,22 +206,22 @@ fn give_up(dir: &Path, meta: &Meta) -> Result<(), OpenError> {
             continue;
         }
         tracing::warn!(path = %lost.display(), "what only this log held is given up, as its name says");
-        FileLog::create_part(&path, meta.seed).map_err(io_error("prepare", &path))?;
+        FileLog::create_part(&path, meta.seed, files).map_err(io_error("prepare", &path))?;
         let kept = path.with_extension(format!("wal.lost-{}", agent_host_protocol::time::now()));
-        fs::rename(&lost, &kept).map_err(io_error("rename", &lost))?;
-        sync_directory(dir).map_err(io_error("sync", dir))?;
+        files.rename(&lost, &kept).map_err(io_error("rename", &lost))?;
+        files.sync_directory(dir).map_err(io_error("sync", dir))?;
     }
     Ok(())
 }
 
 /// Removes the log of an older format, which this one does not need.
-fn remove_legacy(dir: &Path, legacy: Option<LegacyLog>, last: u64) -> Result<(), OpenError> {
+fn remove_legacy(dir: &Path, legacy: Option<LegacyLog>, last: u64, files: &Files) -> Result<(), OpenError> {
     let Some(log) = legacy else { return Ok(()) };
     if log.recover(last, &mut |_| Ok(()))? > last {
         let reason = "it has batches that ledger.redb has not, and is of an older format than ledger.redb".to_owned();
         return Err(OpenError::LogDamaged { path: legacy_path(dir), reason });
     }
-    log.remove(dir)
+    log.remove(dir, files)
 }
 
 #[cfg(test)]
@@ -233,7 +233,7 @@ mod tests {
         EntryWrite, Ledger, Options, check,
         rows::{Rows, Table, meta, number, read_number},
         salvage,
-        store::legacy::tests::legacy_frames,
+        store::{legacy::tests::legacy_frames, real_files},
     };
 
     fn options(dir: &Path) -> Options {
@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn a_check_makes_no_log() {
         let dir = tempfile::tempdir().unwrap();
-        create_file(dir.path(), &database_path(dir.path()), 1 << 20).unwrap();
+        create_file(dir.path(), &database_path(dir.path()), 1 << 20, &real_files()).unwrap();
         assert!(check(dir.path(), |_| ()).unwrap().is_ok());
         assert!(PARTS.iter().all(|part| !part_path(dir.path(), *part).exists()));
     }

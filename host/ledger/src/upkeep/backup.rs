@@ -32,7 +32,7 @@ use crate::{
     files::{blobs_path, free_in, path_of},
     handle::Ledger,
     rows::{FORMAT, Reader, Table, malformed, schema},
-    store::{Hooks, MissingLedger, create, database_path, open, open_database},
+    store::{MissingLedger, create, database_path, open, open_database, real_files},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -197,7 +197,7 @@ impl Ledger {
 pub fn backup(dir: impl AsRef<Path>, backup: &Backup) -> Result<BackupManifest, BackupError> {
     let dir = dir.as_ref();
     guard_open(dir, || {
-        let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
+        let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?;
         let manifest = {
             let reader = store.reader()?;
             make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), reserve: 0, seen: 0 })
@@ -436,7 +436,7 @@ impl Copy<'_> {
     fn rows(&mut self, dir: &Path) -> Result<u64, BackupError> {
         let path = database_path(dir);
         let unwritten = unwritten(&path);
-        let database = open_database(dir, &path, COPY_CACHE_BYTES, &Hooks::default())?;
+        let database = open_database(dir, &path, COPY_CACHE_BYTES, &real_files())?;
         create(dir, &database)?;
         let mut count = 0;
         for table in Table::ALL.iter().filter(|table| **table != Table::Meta) {

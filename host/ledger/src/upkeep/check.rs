@@ -22,7 +22,7 @@ use crate::{
         BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, Branches, Reader, RunEnd, StoredValue, Table, json, malformed, number, pair,
         read_segment, read_stored, read_usage, schema,
     },
-    store::{Hooks, MissingLedger, database_path, open},
+    store::{MissingLedger, database_path, open, real_files},
     upkeep::{compact::CACHE_BYTES, damaged_file::DamagedFile},
 };
 
@@ -96,7 +96,7 @@ fn check_dir(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<CheckReport, O
         // The opening says what is the matter.
         _ => true,
     };
-    let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
+    let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?;
     let report = {
         let reader = store.reader()?;
         let blobs = blobs_path(dir);

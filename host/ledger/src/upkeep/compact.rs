@@ -7,7 +7,7 @@ use redb::CompactionError;
 use crate::{
     boundary::guard_open,
     error::OpenError,
-    store::{Hooks, MissingLedger, database_path, io_error, open},
+    store::{MissingLedger, database_path, io_error, open, real_files},
 };
 
 /// Memory for pages while an operator's verb works: enough to be quick beside a host that is stopped.
@@ -39,7 +39,7 @@ fn compact_dir(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<CompactRepor
     let path = database_path(dir);
     let size = || path.metadata().map(|metadata| metadata.len()).map_err(io_error("look at", &path));
     progress(0.0);
-    let mut store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
+    let mut store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?;
     let before = size()?;
     store.database.compact().map_err(|error| match error {
         CompactionError::Storage(error) => damaged(&error),

@@ -18,7 +18,7 @@ use crate::{
         Branches, ConversationRow, EventRow, Reader, RunEnd, Table, json, malformed, raw, read_segment, read_stored, schema,
         stored_audit, stored_events, stored_run,
     },
-    store::{Hooks, MissingLedger, open},
+    store::{MissingLedger, open, real_files},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -106,7 +106,7 @@ enum Line<'a> {
 pub fn export(dir: impl AsRef<Path>, out: impl Write, progress: impl FnMut(f64)) -> Result<ExportReport, OpenError> {
     let dir = dir.as_ref();
     guard_open(dir, || {
-        let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
+        let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?;
         let report = Export::run(&|| store.reader(), out, progress)?;
         store.close()?;
         Ok(report)

@@ -29,7 +29,7 @@ use crate::{
     files::{blobs_path, path_of},
     options::Options,
     rows::{Layer, Reader, Table, View, malformed, meta, number, schema},
-    store::{Hooks, MissingLedger, create, database_path, merge, open, open_database},
+    store::{MissingLedger, create, database_path, merge, open, open_database, real_files},
     upkeep::{
         backup::{BackupError, UnfinishedFolder, digest_of, io_failed, link, make_dir, sync},
         check::{CheckReport, Finding, check},
@@ -139,7 +139,7 @@ fn salvage_dir(from: &Path, to: &Path, progress: &mut dyn FnMut(f64)) -> Result<
 
 /// Opens the new ledger as a host does, and checks it. A ledger of an older format is brought to this one.
 fn try_out(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<CheckReport, OpenError> {
-    open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?.close()?;
+    open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?.close()?;
     // The host makes a log of its own size.
     drop(Options { checkpoint_wal_bytes: 64 * 1024, ..Options::new(dir) }.open()?);
     check(dir, |fraction| progress(0.5 + fraction / 2.0))
@@ -163,7 +163,7 @@ impl Salvage<'_> {
     /// Writes the new store. Gives the batches that were applied.
     fn store(&mut self, source: &Source, progress: &mut dyn FnMut(f64)) -> Result<u64, BackupError> {
         let path = database_path(self.to);
-        let database = open_database(self.to, &path, CACHE_BYTES, &Hooks::default())?;
+        let database = open_database(self.to, &path, CACHE_BYTES, &real_files())?;
         create(self.to, &database)?;
         if let Some(reader) = &source.reader {
             let tables = Table::ALL.len() as f64;
@@ -245,7 +245,7 @@ impl Salvage<'_> {
     fn blobs(&mut self) -> Result<(u64, u64), BackupError> {
         let (from, to) = (blobs_path(self.from), blobs_path(self.to));
         make_dir(&to)?;
-        let database = open_database(self.to, &database_path(self.to), CACHE_BYTES, &Hooks::default())?;
+        let database = open_database(self.to, &database_path(self.to), CACHE_BYTES, &real_files())?;
         let (mut count, mut bytes, mut last) = (0, 0, None::<Digest>);
         {
             let reader = Reader::new(View::of(&database)?.into());

@@ -121,6 +121,12 @@ impl Queue {
         self.space.close();
         self.wake.notify_all();
     }
+
+    /// Drops what was admitted and is not executed any more, after [`Self::close`]: else those who wait for it would wait for ever.
+    pub(crate) fn abandon(&self) {
+        let abandoned = std::mem::take(&mut self.waiting.lock().operations);
+        drop(abandoned);
+    }
 }
 
 #[cfg(test)]

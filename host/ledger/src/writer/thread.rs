@@ -224,6 +224,8 @@ impl Drop for FinalStatus<'_> {
         if !self.ended {
             self.shared.fail("its writer thread has died");
         }
+        // A writer that has failed leaves what was admitted meanwhile.
+        self.shared.queue.abandon();
     }
 }
 

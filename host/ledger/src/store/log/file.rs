@@ -5,22 +5,20 @@
 //! of the round before differ from live frames by their batch numbers, which redb has.
 
 use std::{
-    fs::{self, File},
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use crate::{
     error::OpenError,
     store::{
+        Files,
+        filesystem::OpenFile,
         io_error,
         log::{
             Log,
             frame::{FRAMES, HEAD, HEADER, Header, read_head, write_head},
         },
-        sync_directory,
     },
 };
 
@@ -32,52 +30,10 @@ pub(crate) fn part_path(dir: &Path, part: u8) -> PathBuf {
     dir.join(format!("ledger-{part}.wal"))
 }
 
-/// The storage of frames. Tests replace it by one that fails.
-pub(crate) trait LogFile: Send {
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
-    fn sync(&mut self) -> io::Result<()>;
-    fn len(&self) -> io::Result<u64>;
-}
-
-/// Puts a log file in place of a real one, in tests.
-pub(crate) type WrapLog = Arc<dyn Fn(File) -> Box<dyn LogFile> + Send + Sync>;
-
-impl LogFile for File {
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
-    }
-
-    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_exact_at(bytes, offset)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.sync_data()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.metadata().map(|metadata| metadata.len())
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(bytes),
-        result => result.map_err(io::Error::from),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    file.set_len(bytes)
-}
-
 /// One file of the log.
 pub(super) struct Part {
     pub(super) path: PathBuf,
-    pub(super) file: Box<dyn LogFile>,
+    pub(super) file: Box<dyn OpenFile>,
     /// Bytes that are set aside.
     pub(super) size: u64,
     /// Offset of the next frame.
@@ -104,7 +60,7 @@ impl Part {
 /// See [`Log`].
 pub(crate) struct FileLog {
     pub(super) seed: u64,
-    wrap: Option<WrapLog>,
+    files: Files,
     /// The part that is being written.
     pub(super) active: Part,
     pub(super) spare: Part,
@@ -117,37 +73,37 @@ impl FileLog {
     ///
     /// # Errors
     /// [`OpenError::LogDamaged`] where one is missing, shorter than it was, or of another ledger.
-    pub(crate) fn open(dir: &Path, seed: u64, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
+    pub(crate) fn open(dir: &Path, seed: u64, files: &Files) -> Result<Self, OpenError> {
         let [first, second] = PARTS;
-        let active = open_part(&part_path(dir, first), seed, wrap.as_ref())?;
-        let spare = open_part(&part_path(dir, second), seed, wrap.as_ref())?;
-        Ok(Self { seed, wrap, active, spare, next: 1 })
+        let active = open_part(&part_path(dir, first), seed, files)?;
+        let spare = open_part(&part_path(dir, second), seed, files)?;
+        Ok(Self { seed, files: Files::clone(files), active, spare, next: 1 })
     }
 
     /// Makes the files anew, with room for `bytes` of frames in each. redb must durably have the batches up to `last`,
     /// and the files that may be there nothing else.
-    pub(crate) fn create(dir: &Path, seed: u64, bytes: u64, last: u64, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
+    pub(crate) fn create(dir: &Path, seed: u64, bytes: u64, last: u64, files: &Files) -> Result<Self, OpenError> {
         let [first, second] = PARTS;
         let size = FRAMES.saturating_add(bytes);
         let make = |part| {
             let path = part_path(dir, part);
-            make_part(&path, seed, size, wrap.as_ref()).map_err(io_error("prepare", &path))
+            make_part(&path, seed, size, files).map_err(io_error("prepare", &path))
         };
         let (active, spare) = (make(first)?, make(second)?);
-        Ok(Self { seed, wrap, active, spare, next: last + 1 })
+        Ok(Self { seed, files: Files::clone(files), active, spare, next: last + 1 })
     }
 
     /// Makes one file that is empty and of no size, so that [`Self::open`] finds it.
-    pub(crate) fn create_part(path: &Path, seed: u64) -> io::Result<()> {
-        make_part(path, seed, FRAMES, None).map(drop)
+    pub(crate) fn create_part(path: &Path, seed: u64, files: &Files) -> io::Result<()> {
+        make_part(path, seed, FRAMES, files).map(drop)
     }
 
     /// True if a file has batches after `applied`.
     ///
     /// # Errors
     /// [`OpenError::LogDamaged`] as in [`Self::open`] and [`Log::recover`].
-    pub(crate) fn has_batches(path: &Path, seed: u64, applied: u64) -> Result<bool, OpenError> {
-        open_part(path, seed, None)?.has_live(seed, applied)
+    pub(crate) fn has_batches(path: &Path, seed: u64, applied: u64, files: &Files) -> Result<bool, OpenError> {
+        open_part(path, seed, files)?.has_live(seed, applied)
     }
 
     /// True if both files have room for exactly this many bytes of frames.
@@ -158,7 +114,7 @@ impl FileLog {
 
     /// The part that is written next has no live frame, and a frame does not fit into it: a larger file takes its place.
     fn grow(&mut self, bytes: u64) -> io::Result<()> {
-        self.active = make_part(&self.active.path, self.seed, FRAMES.saturating_add(bytes), self.wrap.as_ref())?;
+        self.active = make_part(&self.active.path, self.seed, FRAMES.saturating_add(bytes), &self.files)?;
         Ok(())
     }
 }
@@ -167,12 +123,11 @@ fn damaged(path: &Path, reason: impl Into<String>) -> OpenError {
     OpenError::LogDamaged { path: path.to_owned(), reason: reason.into() }
 }
 
-fn open_part(path: &Path, seed: u64, wrap: Option<&WrapLog>) -> Result<Part, OpenError> {
-    let file = match File::options().read(true).write(true).open(path) {
+fn open_part(path: &Path, seed: u64, files: &Files) -> Result<Part, OpenError> {
+    let mut file = match files.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(path, "it is not there")),
         file => file.map_err(io_error("open", path))?,
     };
-    let mut file = wrapped(file, wrap);
     let len = file.len().map_err(io_error("read", path))?;
     let mut head = [0; HEAD];
     if len >= HEAD as u64 {
@@ -186,22 +141,15 @@ fn open_part(path: &Path, seed: u64, wrap: Option<&WrapLog>) -> Result<Part, Ope
 }
 
 /// Makes a file under another name first, so that there is a whole one or none.
-fn make_part(path: &Path, seed: u64, size: u64, wrap: Option<&WrapLog>) -> io::Result<Part> {
+fn make_part(path: &Path, seed: u64, size: u64, files: &Files) -> io::Result<Part> {
     let unfinished = path.with_extension("wal.new");
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(&unfinished)?;
-    reserve(&file, size)?;
-    file.write_all_at(&write_head(seed, size), 0)?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    path.parent().map_or(Ok(()), sync_directory)?;
-    Ok(Part { path: path.to_owned(), file: wrapped(file, wrap), size, end: FRAMES, torn: false })
-}
-
-fn wrapped(file: File, wrap: Option<&WrapLog>) -> Box<dyn LogFile> {
-    match wrap {
-        Some(wrap) => wrap(file),
-        None => Box::new(file),
-    }
+    let mut file = files.create(&unfinished)?;
+    file.reserve(size)?;
+    file.write_at(&write_head(seed, size), 0)?;
+    file.sync()?;
+    files.rename(&unfinished, path)?;
+    path.parent().map_or(Ok(()), |dir| files.sync_directory(dir))?;
+    Ok(Part { path: path.to_owned(), file, size, end: FRAMES, torn: false })
 }
 
 impl Log for FileLog {
@@ -263,13 +211,16 @@ impl Log for FileLog {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::store::real_files;
 
     const SEED: u64 = 42;
 
     fn recovered(dir: &Path, applied: u64) -> Result<Vec<Vec<u8>>, OpenError> {
         let mut payloads = Vec::new();
-        let last = FileLog::open(dir, SEED, None)?.recover(applied, &mut |payload| {
+        let last = FileLog::open(dir, SEED, &real_files())?.recover(applied, &mut |payload| {
             payloads.push(payload.to_vec());
             Ok(())
         })?;
@@ -278,7 +229,7 @@ mod tests {
     }
 
     fn new_log(dir: &Path) -> FileLog {
-        FileLog::create(dir, SEED, 500, 0, None).unwrap()
+        FileLog::create(dir, SEED, 500, 0, &real_files()).unwrap()
     }
 
     #[test]
@@ -314,7 +265,7 @@ mod tests {
         assert_eq!(log.part_bytes(), 2_032);
         drop(log);
         assert_eq!(recovered(dir.path(), 0).unwrap(), [b"one".to_vec(), vec![2; 2_000]]);
-        assert!(!FileLog::open(dir.path(), SEED, None).unwrap().has_size(500));
+        assert!(!FileLog::open(dir.path(), SEED, &real_files()).unwrap().has_size(500));
     }
 
     #[test]
@@ -340,7 +291,7 @@ mod tests {
             refused("not there");
             fs::write(&path, &whole).unwrap();
             assert_eq!(recovered(dir.path(), 0).unwrap(), [b"one"]);
-            assert!(FileLog::open(dir.path(), SEED + 1, None).is_err());
+            assert!(FileLog::open(dir.path(), SEED + 1, &real_files()).is_err());
         }
     }
 
@@ -348,7 +299,7 @@ mod tests {
     fn a_log_that_is_made_anew_goes_on_with_the_numbers() {
         let dir = tempfile::tempdir().unwrap();
         new_log(dir.path()).append(b"one").unwrap();
-        let mut log = FileLog::create(dir.path(), SEED, 100, 1, None).unwrap();
+        let mut log = FileLog::create(dir.path(), SEED, 100, 1, &real_files()).unwrap();
         assert!(log.has_size(100));
         log.append(b"two").unwrap();
         assert_eq!((log.last(), recovered(dir.path(), 1).unwrap()), (2, vec![b"two".to_vec()]));

@@ -11,9 +11,7 @@ mod salvage;
 
 use std::io;
 
-#[cfg(test)]
-pub(crate) use file::LogFile;
-pub(crate) use file::{FileLog, PARTS, WrapLog, part_path};
+pub(crate) use file::{FileLog, PARTS, part_path};
 pub(crate) use salvage::readable_batches;
 
 use crate::error::OpenError;

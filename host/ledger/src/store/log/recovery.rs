@@ -231,13 +231,16 @@ mod tests {
     use std::{fs, path::Path};
 
     use super::*;
-    use crate::store::log::{Log, part_path};
+    use crate::store::{
+        log::{Log, part_path},
+        real_files,
+    };
 
     const SEED: u64 = 42;
 
     fn recovered(dir: &Path, applied: u64) -> Result<Vec<Vec<u8>>, OpenError> {
         let mut payloads = Vec::new();
-        FileLog::open(dir, SEED, None)?.recover(applied, &mut |payload| {
+        FileLog::open(dir, SEED, &real_files())?.recover(applied, &mut |payload| {
             payloads.push(payload.to_vec());
             Ok(())
         })?;
@@ -245,7 +248,7 @@ mod tests {
     }
 
     fn written(dir: &Path, payloads: &[&[u8]]) -> FileLog {
-        let mut log = FileLog::create(dir, SEED, 300, 0, None).unwrap();
+        let mut log = FileLog::create(dir, SEED, 300, 0, &real_files()).unwrap();
         for payload in payloads {
             log.append(payload).unwrap();
         }
@@ -348,7 +351,7 @@ mod tests {
     #[test]
     fn frames_of_the_rounds_before_are_not_applied() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = FileLog::create(dir.path(), SEED, 600, 0, None).unwrap();
+        let mut log = FileLog::create(dir.path(), SEED, 600, 0, &real_files()).unwrap();
         let mut merged = 0;
         for n in 1..=40u8 {
             let len = 20 + usize::from(n % 7) * 13;
@@ -372,7 +375,7 @@ mod tests {
         const SECTOR: usize = 512;
         for (shift, len) in (0..40).map(|n| n * 13).flat_map(|shift| [(shift, 0), (shift, 1), (shift, 1_300)]) {
             let dir = tempfile::tempdir().unwrap();
-            let mut log = FileLog::create(dir.path(), SEED, 4_000, 0, None).unwrap();
+            let mut log = FileLog::create(dir.path(), SEED, 4_000, 0, &real_files()).unwrap();
             log.append(&vec![1; shift]).unwrap();
             let path = part_path(dir.path(), 1);
             let before = fs::read(&path).unwrap();
@@ -406,7 +409,7 @@ mod tests {
         bytes[FRAMES as usize + 37 + 32] ^= 1;
         fs::write(&path, bytes).unwrap();
         // The payload of batch 2 is torn; its number is given again, in a place before.
-        let mut log = FileLog::open(dir.path(), SEED, None).unwrap();
+        let mut log = FileLog::open(dir.path(), SEED, &real_files()).unwrap();
         assert_eq!(log.recover(0, &mut |_| Ok(())).unwrap(), 1);
         log.append(b"2").unwrap();
         assert_eq!(recovered(dir.path(), 1).unwrap(), [b"2"]);
