@@ -60,7 +60,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::Arc,
+    sync::{Arc, Once},
     time::{Duration, Instant},
 };
 
@@ -110,12 +110,11 @@ struct Inner {
     /// In the order of the configuration.
     models: Vec<Arc<Model>>,
     by_id: HashMap<String, Arc<Model>>,
-    problems: Vec<String>,
 }
 
 impl Models {
     /// Makes every model ready. A key or a script that cannot be read is not fatal for the others: that model answers
-    /// each call with [`not_ready`], and [`Models::problems`] says why.
+    /// each call with [`not_ready`], and [`Model::problem`] says why.
     ///
     /// # Errors
     /// A configuration that cannot be meant, see [`ModelConfig::check`]; two models with one id.
@@ -125,9 +124,7 @@ impl Models {
             config.check()?;
             let backend = Backend::open(config).unwrap_or_else(|problem| {
                 let problem = format!("model `{}` is not ready: {problem}", config.id);
-                tracing::warn!("{problem}");
-                inner.problems.push(problem);
-                Backend::NotReady
+                Backend::NotReady { problem, logged: Once::new() }
             });
             let model = Arc::new(Model {
                 encoding: config
@@ -163,12 +160,6 @@ impl Models {
     pub fn is_empty(&self) -> bool {
         self.0.models.is_empty()
     }
-
-    /// Models that are not ready, with reasons, for the operator. The texts name variables and files, never their contents.
-    #[must_use]
-    pub fn problems(&self) -> Vec<String> {
-        self.0.problems.clone()
-    }
 }
 
 /// The backend of a model.
@@ -177,7 +168,12 @@ enum Backend {
     Script(Arc<Script>),
     /// Hashed words, or shared words.
     Words,
-    NotReady,
+    NotReady {
+        /// The reason, for the operator.
+        problem: String,
+        /// Completed when a call has logged the reason.
+        logged: Once,
+    },
 }
 
 impl Backend {
@@ -335,7 +331,7 @@ impl Model {
                 let reply = script.reply(request, self.config.max_response_bytes)?;
                 Ok(ModelStream::from_reply(reply, deadline, place))
             }
-            Backend::Words | Backend::NotReady => Err(self.not_ready()),
+            Backend::Words | Backend::NotReady { .. } => Err(self.not_ready()),
         }
     }
 
@@ -355,7 +351,7 @@ impl Model {
             Backend::Words => {
                 Ok(Embeddings { vectors: texts.iter().map(|text| vectors::hashed_words(text)).collect(), usage: None })
             }
-            Backend::Script(_) | Backend::NotReady => Err(self.not_ready()),
+            Backend::Script(_) | Backend::NotReady { .. } => Err(self.not_ready()),
         }
     }
 
@@ -382,7 +378,7 @@ impl Model {
                 vectors::rerank(&self.config, endpoint, query, documents, top_k, bounds).await?
             }
             Backend::Words => vectors::shared_words(query, documents),
-            Backend::Script(_) | Backend::NotReady => return Err(self.not_ready()),
+            Backend::Script(_) | Backend::NotReady { .. } => return Err(self.not_ready()),
         };
         Ok(vectors::best_first(hits, top_k))
     }
@@ -419,7 +415,22 @@ impl Model {
         }
     }
 
+    /// The reason why the model is not ready, for the operator; `None` if it is. The text names a variable or a file, never its
+    /// content.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        match &self.backend {
+            Backend::NotReady { problem, .. } => Some(problem),
+            _ => None,
+        }
+    }
+
+    /// The answer to a call of a model that is not ready. The first call logs the reason: a host logs it at its start only for models
+    /// that a binding uses.
     fn not_ready(&self) -> ApiError {
+        if let Backend::NotReady { problem, logged } = &self.backend {
+            logged.call_once(|| tracing::warn!("{problem}"));
+        }
         not_ready(format!("model `{}` is not ready: the host's log has the reason, for its operator", self.id()))
     }
 }

@@ -154,7 +154,7 @@ fn config(url: &str, kind: ModelType) -> ModelConfig {
 fn open(config: ModelConfig) -> Arc<Model> {
     let key = config.api_key.clone();
     let models = Models::open(std::slice::from_ref(&config)).unwrap();
-    assert_eq!(models.problems(), Vec::<String>::new());
+    assert!(models.iter().all(|model| model.problem().is_none()));
     if let Some(SecretRef::File(path)) = key {
         std::fs::remove_file(path).unwrap();
     }
@@ -508,7 +508,7 @@ async fn a_model_without_its_key_is_not_ready_and_the_others_are() {
     let mut script = ModelConfig::new("script", ModelType::Llm, ProviderKind::Scripted);
     script.script = Some("/nowhere/script.toml".into());
     let models = Models::open(&[broken, script, config(&server.url, ModelType::Llm)]).unwrap();
-    let problems = models.problems();
+    let problems: Vec<_> = models.iter().filter_map(|model| model.problem()).collect();
     assert!(problems.len() == 2 && problems[0].contains("/nowhere/key") && problems[1].contains("script.toml"), "{problems:?}");
     for id in ["broken", "script"] {
         let (error, category) = failed(invoke(&models.get(id).unwrap()).await);

@@ -108,13 +108,7 @@ impl Host {
         let setup = Setup::new(config, &ledger, None).await?;
         let keys = Keys::open(&ledger)?;
         let shared = Arc::new(Shared::new(setup, sandbox, plugins, keys));
-        let bindings = readiness::bindings(&shared);
-        for (id, problem) in bindings.into_iter().filter_map(|report| report.problem.map(|problem| (report.id, problem))) {
-            tracing::warn!(binding = id, "{problem}");
-        }
-        for problem in shared.setup().problems() {
-            tracing::warn!("{problem}");
-        }
+        readiness::log_problems(&shared);
         let cell = Cell::open(&shared, ledger).await?;
         cell.keep_clean(&shared);
         cell.watch_clock();

@@ -1,5 +1,7 @@
 //! Readiness of the host, for operators and for `/metrics`.
 
+use std::collections::HashSet;
+
 use agent_host_ledger::Health;
 use agent_host_protocol::PluginStatus;
 use serde::Serialize;
@@ -41,6 +43,32 @@ pub(crate) fn bindings(shared: &Shared) -> Vec<BindingReport> {
     setup.bindings.iter().map(|binding| binding.report(shared.serving(&binding.config.runner).as_ref())).collect()
 }
 
+/// Logs the problems that an operator should look at, when a host starts. A model that nothing uses is no such problem: readiness
+/// shows it, and the first call of it is logged.
+pub(super) fn log_problems(shared: &Shared) {
+    for (id, problem) in bindings(shared).into_iter().filter_map(|report| report.problem.map(|problem| (report.id, problem))) {
+        tracing::warn!(binding = id, "{problem}");
+    }
+    let used = used_models(shared);
+    for problem in shared.setup().problems(|model| used.contains(model)) {
+        tracing::warn!("{problem}");
+    }
+}
+
+/// The models that the runs of a binding may use, and those of knowledge bases.
+fn used_models(shared: &Shared) -> HashSet<String> {
+    let setup = shared.setup();
+    let bases = setup.config.knowledge_bases.iter();
+    let of_bases = bases.flat_map(|base| [&base.embedding_model, &base.rerank_model]).flatten().cloned();
+    let of_bindings = setup.bindings.iter().flat_map(|binding| {
+        let runner = shared.serving(&binding.config.runner);
+        runner
+            .map(|runner| setup.services.named(&binding.config.resources, &runner.manifest().permissions).models)
+            .unwrap_or_default()
+    });
+    of_bases.chain(of_bindings).collect()
+}
+
 impl Cell {
     /// The readiness of the cell.
     pub(crate) fn readiness(&self, shared: &Shared) -> Readiness {
@@ -67,7 +95,7 @@ impl Cell {
         let stopping = self.runs.stopping.is_cancelled();
         let plugins = shared.plugins.reports();
         let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
-        problems.extend(shared.setup().problems());
+        problems.extend(shared.setup().problems(|_| true));
         let settled = shared.plugins.is_settled();
         if !settled {
             problems.push("plugins are still being compiled: events for those that serve are accepted".to_owned());

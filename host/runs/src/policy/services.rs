@@ -213,15 +213,16 @@ impl Services {
         self.bases.iter().any(|(known, _)| known == id)
     }
 
-    /// Problems for an operator.
-    pub(crate) fn problems(&self) -> Vec<String> {
+    /// Problems for an operator; of models, those of `of_models` alone.
+    pub(crate) fn problems(&self, of_models: impl Fn(&str) -> bool) -> Vec<String> {
         let tools = self
             .tools
             .reports()
             .into_iter()
             .filter_map(|report| report.problem.map(|problem| format!("MCP server `{}`: {problem}", report.id)));
         let others = self.egress.problems().into_iter().chain(self.actions.0.problems());
-        self.models.problems().into_iter().chain(tools).chain(others).collect()
+        let models = self.models.iter().filter(|model| of_models(model.id())).filter_map(|model| model.problem());
+        models.map(ToOwned::to_owned).chain(tools).chain(others).collect()
     }
 }
 

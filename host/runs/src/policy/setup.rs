@@ -66,10 +66,10 @@ impl Setup {
         self.bindings.iter().find(|binding| binding.config.id == id)
     }
 
-    /// Problems that an operator should look at.
-    pub(crate) fn problems(&self) -> Vec<String> {
+    /// Problems that an operator should look at; of models, those of `of_models` alone.
+    pub(crate) fn problems(&self, of_models: impl Fn(&str) -> bool) -> Vec<String> {
         let hooks = self.hooks.iter().filter_map(|hook| hook.problem());
-        let services = self.services.problems().into_iter().chain(self.approvers.problems());
+        let services = self.services.problems(of_models).into_iter().chain(self.approvers.problems());
         services.chain(hooks).chain(self.webhooks.problems()).collect()
     }
 }

@@ -42,6 +42,8 @@ const SEND_BYTES: u32 = 256 * 1024;
 const BACKLOG: u32 = 1024;
 /// Files that the process has open beside its connections: the ledger, artifacts, what runs reach outside.
 const OTHER_FILES: u64 = 256;
+/// Connections that are enough where the configuration asks for no number.
+const ENOUGH: usize = 2_048;
 /// Connections over the limit that receive an answer at the same time; others are closed.
 const REFUSED_AT_ONCE: usize = 64;
 /// A client that is refused has so long to read it.
@@ -218,13 +220,20 @@ fn refusal() -> String {
 fn affordable(wanted: usize) -> usize {
     let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current else { return wanted };
     let affordable = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX).max(1);
-    if affordable < wanted {
+    if is_too_few(affordable, wanted) {
         tracing::warn!(
             "the process may open {files} files, so there can be {affordable} connections and not {wanted}: raise the limit \
              (`ulimit -n`, LimitNOFILE=), or lower `limits.http_connections`"
         );
     }
     wanted.min(affordable).min(Semaphore::MAX_PERMITS)
+}
+
+/// True for fewer connections than an operator asked for, or than clients need. A system that gives a process fewer files than the
+/// default of `limits.http_connections` takes is no fault of anybody: most hosts never have so many connections.
+fn is_too_few(affordable: usize, wanted: usize) -> bool {
+    let needed = if wanted == Limits::default().http_connections { ENOUGH } else { wanted };
+    affordable < needed
 }
 
 fn complain(last: &mut Option<Instant>, say: impl FnOnce()) {
@@ -237,4 +246,23 @@ fn complain(last: &mut Option<Instant>, say: impl FnOnce()) {
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_files_is_too_low_for_what_the_configuration_asks_for_or_for_anybody() {
+        let default = Limits::default().http_connections;
+        for (affordable, wanted, expect) in [
+            (default - 256, default, false),
+            (ENOUGH, default, false),
+            (768, default, true),
+            (768, 1_000, true),
+            (768, 768, false),
+        ] {
+            assert_eq!(is_too_few(affordable, wanted), expect, "{affordable} of {wanted}");
+        }
+    }
 }

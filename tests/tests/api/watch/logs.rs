@@ -55,6 +55,22 @@ async fn a_service_that_quotes_what_it_was_sent_does_not_put_it_in_the_log() {
     assert!(!log.contains(MARK), "{log}");
 }
 
+#[tokio::test]
+async fn a_model_without_its_key_is_a_problem_of_those_that_use_it() {
+    let models = "[[models]]\nid = \"used\"\nprovider = \"openai\"\napi_key = { env = \"AGENT_HOST_NO_SUCH_KEY\" }\n\
+                  [[models]]\nid = \"unused\"\nprovider = \"openai\"\napi_key = { env = \"AGENT_HOST_NO_SUCH_KEY\" }\n";
+    let config = format!(
+        "{models}[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n\
+         [[bindings]]\nid = \"agent\"\nrunner = \"plugin:agent-host/local-agent/default\"\nresources = {{ model_ids = [\"used\"] }}\n"
+    );
+    let host = Host::start(&["echo", "local_agent"], &config, &[]).await;
+    let ready = host.get("/readyz").await.to_string();
+    assert!(ready.contains("model `used` is not ready") && ready.contains("model `unused` is not ready"), "{ready}");
+    let (_, log) = host.end().await;
+    assert_eq!(log.matches("model `used` is not ready").count(), 1, "once: {log}");
+    assert!(!log.contains("model `unused`"), "{log}");
+}
+
 /// The lines of a log in JSON.
 fn lines(log: &str) -> Vec<Value> {
     // Messages of the command to its operator are no lines of the log.
