@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use agent_host_protocol::{Run, RunId};
 
-use super::{Fault, crash, delta_write, new_run, open, raw};
+use super::{
+    Fault, crash, delta_write,
+    disk::{self, Calls, Disk, FaultyCalls, Plan},
+    new_run, open, raw,
+};
 use crate::{AddRun, Health, JournalSegment, Ledger, LedgerError, Options, Park, RunChange, RunWrite, check};
 
 async fn check_goes_on_after(fault: Fault) {
@@ -103,6 +107,32 @@ async fn what_waits_for_a_writer_that_fails_is_answered() {
     for commit in [in_hand, in_line] {
         let answer = tokio::time::timeout(Duration::from_secs(30), commit).await.expect("an answer");
         assert!(matches!(answer, Err(LedgerError::Unavailable(_))), "{answer:?}");
+    }
+}
+
+/// A batch that is larger than a part of the log needs a larger file, which gets the name of the part; then something fails.
+#[tokio::test]
+async fn a_log_whose_larger_file_is_not_known_to_have_its_name_loses_nothing() {
+    // The file is made, gets its name, and the directory is synced.
+    for failing in 1..=3 {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, options) = (Disk::new(failing), Options { checkpoint_wal_bytes: 100, ..Options::new(dir.path()) });
+        let options = Options { checkpoint_interval: Duration::from_secs(3600), ..options };
+        disk.begin(Plan::default());
+        let ledger = options.clone().open_with(std::sync::Arc::new(disk.clone())).unwrap();
+        let fault = FaultyCalls { calls: Calls::Names, from: failing, count: 1, fault: disk::Fault::Fails };
+        disk.begin(Plan { faults: vec![fault], ..Plan::default() });
+        assert!(matches!(new_run(&ledger).await, Err(LedgerError::Storage(_))), "{failing}");
+        let entry = crate::EntryWrite::put("a/b".to_owned(), &1).unwrap();
+        ledger.put_entries(&[entry]).await.unwrap();
+        let kept = new_run(&ledger).await.unwrap();
+        disk.turn_off();
+        drop(ledger);
+        disk.lose();
+        disk.put_into_directory();
+        let reopened = options.open().unwrap();
+        assert_eq!(reopened.entries("", None, 10).unwrap().len(), 1, "{failing}");
+        assert_eq!(reopened.active_runs().unwrap(), [kept], "{failing}");
     }
 }
 

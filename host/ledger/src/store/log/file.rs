@@ -40,6 +40,8 @@ pub(super) struct Part {
     pub(super) end: u64,
     /// A frame that failed may stand at the end.
     torn: bool,
+    /// Another file may have the name of this one: it was to be replaced, and that failed.
+    replaced: bool,
 }
 
 impl Part {
@@ -114,7 +116,16 @@ impl FileLog {
 
     /// The part that is written next has no live frame, and a frame does not fit into it: a larger file takes its place.
     fn grow(&mut self, bytes: u64) -> io::Result<()> {
+        self.active.replaced = true;
         self.active = make_part(&self.active.path, self.seed, FRAMES.saturating_add(bytes), &self.files)?;
+        Ok(())
+    }
+
+    /// Continues with the file that durably has the name of the part: batches in another one would be lost with it.
+    fn find_replaced(&mut self) -> io::Result<()> {
+        let path = self.active.path.clone();
+        path.parent().map_or(Ok(()), |dir| self.files.sync_directory(dir))?;
+        self.active = open_part(&path, self.seed, &self.files).map_err(io::Error::other)?;
         Ok(())
     }
 }
@@ -136,7 +147,7 @@ fn open_part(path: &Path, seed: u64, files: &Files) -> Result<Part, OpenError> {
     match read_head(seed, &head) {
         None => Err(damaged(path, "it belongs to another ledger, or its first bytes are damaged")),
         Some(size) if len < size => Err(damaged(path, format!("it has {len} bytes and had {size}"))),
-        Some(size) => Ok(Part { path: path.to_owned(), file, size, end: FRAMES, torn: false }),
+        Some(size) => Ok(Part { path: path.to_owned(), file, size, end: FRAMES, torn: false, replaced: false }),
     }
 }
 
@@ -149,7 +160,7 @@ fn make_part(path: &Path, seed: u64, size: u64, files: &Files) -> io::Result<Par
     file.sync()?;
     files.rename(&unfinished, path)?;
     path.parent().map_or(Ok(()), |dir| files.sync_directory(dir))?;
-    Ok(Part { path: path.to_owned(), file, size, end: FRAMES, torn: false })
+    Ok(Part { path: path.to_owned(), file, size, end: FRAMES, torn: false, replaced: false })
 }
 
 impl Log for FileLog {
@@ -164,6 +175,9 @@ impl Log for FileLog {
     fn append(&mut self, payload: &[u8]) -> io::Result<u64> {
         let header = Header::of(self.seed, self.next, payload).ok_or_else(|| io::Error::other("a batch is larger than 4 GiB"))?;
         let bytes = header.frame_bytes();
+        if self.active.replaced {
+            self.find_replaced()?;
+        }
         if self.active.torn {
             self.active.retract()?;
         }
