@@ -139,6 +139,27 @@ fn two_hosts_cannot_have_one_ledger_and_runs_are_asked_of_the_one_that_has_it() 
     assert_eq!(json(&listed)["items"], serde_json::json!([]), "{listed:?}");
 }
 
+#[test]
+fn a_run_that_is_made_is_waited_for_or_streamed() {
+    let config = "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n\
+                  [[bindings]]\nid = \"hostile\"\nrunner = \"plugin:test/hostile/default\"\n";
+    let host = Process::start(&["echo", "hostile"], config);
+    let create = |more: &[&str]| run(host.dir.path(), &[&["runs", "create", "--server", &host.url], more].concat());
+    for how in ["--wait", "--stream"] {
+        let made = create(&["--binding", "echo", "hello there", how]);
+        assert!(made.status.success() && text(&made).contains("hello there"), "{how}: {made:?}");
+        let failed = create(&["--binding", "hostile", "panic", how]);
+        assert!(complaint(&failed).contains("hostile was asked to panic"), "{how}: {failed:?}");
+    }
+    let waited = lines(&create(&["--binding", "echo", "hi", "--wait", "--json"]));
+    assert!(waited.len() == 1 && waited[0]["status"] == "completed", "the run alone: {waited:#?}");
+    let streamed = lines(&create(&["--binding", "echo", "hi", "--stream", "--json"]));
+    let (last, events) = streamed.split_last().unwrap();
+    assert!(last["status"] == "completed" && events.last().unwrap()["type"] == "run.completed", "{streamed:#?}");
+    let made = json(&create(&["--binding", "echo", "hi", "--json"]));
+    assert_ne!(made["run_id"], last["run_id"], "without either, the run is only made: {made:#}");
+}
+
 /// A run of echo without a server; its id.
 fn echoed(dir: &Path, arguments: &[&str]) -> String {
     assert!(run(dir, &[&["run", "echo/default"], arguments].concat()).status.success());

@@ -5,23 +5,24 @@ use std::{
     io::{self, IsTerminal, Read},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
     time::Duration,
 };
 
 use agent_host_config::{BindingConfig, Config};
 use agent_host_protocol::{
-    Run as RunRecord, RunId, RunStatus,
+    Run as RunRecord,
     context::{Actor, Conversation, Delivery},
     event::Envelope,
 };
 use agent_host_runs::Host;
 use anyhow::Context;
 use clap::Args;
-use futures_util::StreamExt;
 use serde_json::{Map, Value};
 
-use super::{event_text::RunningText, failure_text, open_actions::ActionDesk};
+use super::{
+    run_host::RunHost,
+    show_run::{Shown, exit_code_of, show},
+};
 use crate::{
     failure::Failure,
     output::Output,
@@ -112,12 +113,7 @@ impl Run {
         binding.waiting_counts = self.timeout.is_some();
         let accepted = host.accept_for(binding, envelope).await?;
         let id = *accepted.runs.first().ok_or_else(|| Failure::new("failed", "the event made no run"))?;
-        show(host, id, signals, output).await?;
-        let run = Arc::unwrap_or_clone(host.wait(id, Duration::ZERO).await?);
-        if output.is_json() {
-            output.json_line(&run)?;
-        }
-        Ok(run)
+        show(RunHost::Embedded(host), id, Shown::Stream, signals, output).await
     }
 
     fn envelope(&self, limit: usize) -> anyhow::Result<Envelope> {
@@ -152,18 +148,6 @@ impl Run {
     }
 }
 
-/// The exit code for the end of a run, with a message unless the run completed.
-pub(super) fn exit_code_of(run: &RunRecord, output: Output) -> ExitCode {
-    if run.status == RunStatus::Completed {
-        return ExitCode::SUCCESS;
-    }
-    let why = run.failure.as_ref().map_or_else(String::new, |failure| {
-        format!(" ({}): {}\n{}", failure.code, failure.message, failure_text::quoted(failure))
-    });
-    output.remark(format!("run {} ended as {}{why}", run.run_id, run.status).trim_end());
-    ExitCode::FAILURE
-}
-
 /// The same limit as over HTTP, so that what works here works there.
 fn too_large(size: &str, limit: usize) -> Failure {
     let message =
@@ -180,43 +164,6 @@ fn read(from: impl Read, limit: usize, name: &Path) -> anyhow::Result<String> {
         return Err(too_large(&format!("from {} has more than {limit} bytes", name.display()), limit).into());
     }
     String::from_utf8(bytes).map_err(|_| Failure::new("invalid_argument", format!("{} is not UTF-8 text", name.display())).into())
-}
-
-/// Shows the events of a run until its end. A signal cancels the run, and the output continues to its end.
-async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> anyhow::Result<()> {
-    let mut events = std::pin::pin!(host.follow(id, 0)?);
-    let mut running = RunningText::default();
-    let mut desk = ActionDesk::new(host, output);
-    let mut cancelled = false;
-    loop {
-        let event = tokio::select! {
-            event = events.next() => event,
-            line = desk.line() => {
-                desk.on_line(line).await;
-                continue;
-            }
-            () = signals.next() => {
-                if cancelled {
-                    std::process::exit(INTERRUPTED);
-                }
-                cancelled = true;
-                output.remark("cancelling; Ctrl-C again leaves at once");
-                // The run may have ended at this very moment: then its last event comes anyway.
-                if let Err(error) = host.cancel(id, "interrupted at the command line".to_owned()).await {
-                    tracing::debug!(%error, "the run was not cancelled");
-                }
-                continue;
-            }
-        };
-        let Some(event) = event else { return Ok(()) };
-        let event = event?;
-        if output.is_json() {
-            output.json_line(&event)?;
-        } else if let Some(text) = running.add(&event) {
-            output.text(text)?;
-        }
-        desk.on_event(&event);
-    }
 }
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ impl Runs {
             Self::Journal(journal) => journal.execute(config, output).await?,
             Self::Record(record) => record.execute(config, output).await?,
             Self::Cancel(cancel) => cancel.execute(config, output).await?,
-            Self::Create(create) => create.execute(config, output).await?,
+            Self::Create(create) => return create.execute(config, output).await,
             Self::Retry(retry) => retry.execute(config, output).await?,
             Self::Respond(respond) => respond.execute(config, output).await?,
         }

@@ -32,6 +32,7 @@ fn invalid_command_lines_are_refused() {
         "agent-host runs list --limit 101",
         "agent-host runs journal 7",
         "agent-host runs record 7",
+        "agent-host runs create --binding b hi --wait --stream",
         "agent-host replay",
         "agent-host replay a.json --until -1",
         "agent-host fork 01890a5d-ac96-774b-bcce-b302099a8057",
