@@ -140,6 +140,26 @@ fn two_hosts_cannot_have_one_ledger_and_runs_are_asked_of_the_one_that_has_it() 
 }
 
 #[test]
+fn a_command_finds_the_server_that_has_the_data_directory_and_no_other_program() {
+    let config = "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n";
+    let host = Process::start(&["echo"], config);
+    let made = run(host.dir.path(), &["runs", "create", "--binding", "echo", "hello there", "--wait"]);
+    assert!(made.status.success() && text(&made).contains("hello there"), "{made:?}");
+    // The edited file names the port of another program, which would get the key.
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    let file = format!("[server]\nlisten = \"{}\"\n{config}", other.local_addr().unwrap());
+    fs::write(host.dir.path().join("agent-host.toml"), file).unwrap();
+    let listed = json(&run(host.dir.path(), &["--json", "--key", "secret", "runs", "list"]));
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed:#}");
+    let dir = host.kill();
+    assert!(dir.path().join("data/server.address").exists(), "a crash leaves the file");
+    let none = complaint(&run(dir.path(), &["--json", "--key", "secret", "runs", "create", "--binding", "echo", "hi"]));
+    assert!(none.contains("\"no_server\""), "{none}");
+    assert!(other.accept().is_err(), "nobody has connected to the other program");
+}
+
+#[test]
 fn a_run_that_is_made_is_waited_for_or_streamed() {
     let config = "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n\
                   [[bindings]]\nid = \"hostile\"\nrunner = \"plugin:test/hostile/default\"\n";

@@ -15,8 +15,8 @@ use crate::{client::Client, output::Output, source::Source, text};
 
 /// Make, find, show, follow, record, retry and cancel runs
 ///
-/// Asks the server of --server. Without it, reads the ledger; if another process holds the ledger, asks the server of the
-/// configuration.
+/// Asks the server of --server. Without it, reads the ledger; if a server holds the ledger, asks
+/// that server.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Runs {
     List(List),
