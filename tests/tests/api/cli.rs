@@ -180,6 +180,25 @@ fn a_run_that_is_made_is_waited_for_or_streamed() {
     assert_ne!(made["run_id"], last["run_id"], "without either, the run is only made: {made:#}");
 }
 
+#[test]
+fn a_binding_runs_alone_and_on_the_server_that_has_the_directory() {
+    let config = "[[bindings]]\nid = \"shout\"\nrunner = \"plugin:agent-host/echo/default\"\nconfig = { prefix = \"> \" }\n";
+    let dir = folder(&["echo"]);
+    fs::write(dir.path().join("agent-host.toml"), config).unwrap();
+    let alone = run(dir.path(), &["run", "--binding", "shout", "hello there"]);
+    assert!(alone.status.success() && text(&alone).contains("> hello there"), "its configuration: {alone:?}");
+    let unknown = complaint(&run(dir.path(), &["--json", "run", "--binding", "whisper", "hi"]));
+    assert!(unknown.contains("whisper"), "{unknown}");
+
+    let host = Process::start(&["echo"], config);
+    let served =
+        lines(&run(host.dir.path(), &["--json", "run", "--binding", "shout", "hi", "--config-json", "{\"prefix\":\"! \"}"]));
+    let ended = served.last().unwrap();
+    assert!(ended["status"] == "completed" && ended["binding_id"] == "shout", "{served:#?}");
+    let listed = json(&run(host.dir.path(), &["--json", "runs", "list", "--server", &host.url]));
+    assert_eq!(listed["items"][0]["run_id"], ended["run_id"], "the server has made it: {listed:#}");
+}
+
 /// A run of echo without a server; its id.
 fn echoed(dir: &Path, arguments: &[&str]) -> String {
     assert!(run(dir, &[&["run", "echo/default"], arguments].concat()).status.success());

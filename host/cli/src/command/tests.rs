@@ -26,6 +26,7 @@ fn invalid_command_lines_are_refused() {
         "agent-host",
         "agent-host run",
         "agent-host run echo text --file f",
+        "agent-host run --binding b runner text",
         "agent-host run echo --config-json [1]",
         "agent-host run echo --timeout 0",
         "agent-host runs show 7",
