@@ -14,7 +14,7 @@ use reqwest::{Method, Response, Url, header};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{failure::Failure, settings::local_url};
+use crate::{address, failure::Failure};
 
 /// A server that does not take the connection within this is not there.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -69,17 +69,25 @@ impl Client {
         Ok(Self { base, http })
     }
 
-    /// A client of the named server, else of the server of the configuration, if it answers.
+    /// A client of the named server, else of the server that has the data directory.
     pub(crate) async fn running(config: &Config, server: Option<&str>, why: &str) -> Result<Self, Failure> {
         if let Some(url) = server {
             return Self::new(url);
         }
-        let client = Self::new(&local_url(config.listen))?;
-        if client.answers().await {
-            return Ok(client);
-        }
-        let message = format!("no server answers at {}: {why}; name its server with --server URL", client.url());
-        Err(Failure::new("no_server", message))
+        Self::local(config).await?.ok_or_else(|| {
+            let dir = config.data_dir.display();
+            Failure::new(
+                "no_server",
+                format!("no server that answers has the data directory {dir}: {why}; name a server with --server URL"),
+            )
+        })
+    }
+
+    /// A client of the server that has the data directory, if one has it and answers.
+    pub(crate) async fn local(config: &Config) -> Result<Option<Self>, Failure> {
+        let Some(url) = address::find(&config.data_dir) else { return Ok(None) };
+        let client = Self::new(&url)?;
+        Ok(client.answers().await.then_some(client))
     }
 
     pub(crate) fn url(&self) -> &str {

@@ -7,6 +7,7 @@
 //! output can be piped; `--json` makes both machine-readable. Exit codes: 0 for success, 1 for failure (`run`: the run did
 //! not complete; `inspect`: the file is refused), 2 for a wrong command line.
 
+mod address;
 mod allocator;
 mod args;
 mod client;

@@ -8,12 +8,7 @@ use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, limits::MAX_PAGE}
 use agent_host_runs::{JournaledCall, Recording};
 use serde_json::{Value, value::RawValue};
 
-use crate::{
-    client::Client,
-    failure::Failure,
-    settings::{ledger_dir, local_url},
-    text::member,
-};
+use crate::{client::Client, failure::Failure, settings::ledger_dir, text::member};
 
 /// Runs, from wherever they can be read.
 pub(crate) enum Source {
@@ -22,7 +17,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The named server; else the ledger; else, if another process holds the ledger, the server of the configuration.
+    /// The named server; else the ledger; else, if a server holds the ledger, that server.
     pub(crate) async fn open(config: &Config, server: Option<&str>) -> anyhow::Result<Self> {
         if let Some(url) = server {
             return Ok(Self::Server(Client::new(url)?));
@@ -30,14 +25,12 @@ impl Source {
         match open_existing(&ledger_dir(config)) {
             Ok(ledger) => Ok(Self::Ledger(ledger)),
             Err(OpenError::AlreadyOpen { dir }) => {
-                let client = Client::new(&local_url(config.listen))?;
-                if client.answers().await {
+                if let Some(client) = Client::local(config).await? {
                     return Ok(Self::Server(client));
                 }
                 let message = format!(
-                    "another process has the ledger open ({}), and no server answers at {}: name its server with --server URL, or stop it",
-                    dir.display(),
-                    client.url()
+                    "another process has the ledger open ({}), and it is no server that answers: wait for its end, or stop it",
+                    dir.display()
                 );
                 Err(Failure::new("ledger_in_use", message).into())
             }

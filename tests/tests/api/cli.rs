@@ -139,6 +139,66 @@ fn two_hosts_cannot_have_one_ledger_and_runs_are_asked_of_the_one_that_has_it() 
     assert_eq!(json(&listed)["items"], serde_json::json!([]), "{listed:?}");
 }
 
+#[test]
+fn a_command_finds_the_server_that_has_the_data_directory_and_no_other_program() {
+    let config = "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n";
+    let host = Process::start(&["echo"], config);
+    let made = run(host.dir.path(), &["runs", "create", "--binding", "echo", "hello there", "--wait"]);
+    assert!(made.status.success() && text(&made).contains("hello there"), "{made:?}");
+    // The edited file names the port of another program, which would get the key.
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    let file = format!("[server]\nlisten = \"{}\"\n{config}", other.local_addr().unwrap());
+    fs::write(host.dir.path().join("agent-host.toml"), file).unwrap();
+    let listed = json(&run(host.dir.path(), &["--json", "--key", "secret", "runs", "list"]));
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed:#}");
+    let dir = host.kill();
+    assert!(dir.path().join("data/server.address").exists(), "a crash leaves the file");
+    let none = complaint(&run(dir.path(), &["--json", "--key", "secret", "runs", "create", "--binding", "echo", "hi"]));
+    assert!(none.contains("\"no_server\""), "{none}");
+    assert!(other.accept().is_err(), "nobody has connected to the other program");
+}
+
+#[test]
+fn a_run_that_is_made_is_waited_for_or_streamed() {
+    let config = "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n\
+                  [[bindings]]\nid = \"hostile\"\nrunner = \"plugin:test/hostile/default\"\n";
+    let host = Process::start(&["echo", "hostile"], config);
+    let create = |more: &[&str]| run(host.dir.path(), &[&["runs", "create", "--server", &host.url], more].concat());
+    for how in ["--wait", "--stream"] {
+        let made = create(&["--binding", "echo", "hello there", how]);
+        assert!(made.status.success() && text(&made).contains("hello there"), "{how}: {made:?}");
+        let failed = create(&["--binding", "hostile", "panic", how]);
+        assert!(complaint(&failed).contains("hostile was asked to panic"), "{how}: {failed:?}");
+    }
+    let waited = lines(&create(&["--binding", "echo", "hi", "--wait", "--json"]));
+    assert!(waited.len() == 1 && waited[0]["status"] == "completed", "the run alone: {waited:#?}");
+    let streamed = lines(&create(&["--binding", "echo", "hi", "--stream", "--json"]));
+    let (last, events) = streamed.split_last().unwrap();
+    assert!(last["status"] == "completed" && events.last().unwrap()["type"] == "run.completed", "{streamed:#?}");
+    let made = json(&create(&["--binding", "echo", "hi", "--json"]));
+    assert_ne!(made["run_id"], last["run_id"], "without either, the run is only made: {made:#}");
+}
+
+#[test]
+fn a_binding_runs_alone_and_on_the_server_that_has_the_directory() {
+    let config = "[[bindings]]\nid = \"shout\"\nrunner = \"plugin:agent-host/echo/default\"\nconfig = { prefix = \"> \" }\n";
+    let dir = folder(&["echo"]);
+    fs::write(dir.path().join("agent-host.toml"), config).unwrap();
+    let alone = run(dir.path(), &["run", "--binding", "shout", "hello there"]);
+    assert!(alone.status.success() && text(&alone).contains("> hello there"), "its configuration: {alone:?}");
+    let unknown = complaint(&run(dir.path(), &["--json", "run", "--binding", "whisper", "hi"]));
+    assert!(unknown.contains("whisper"), "{unknown}");
+
+    let host = Process::start(&["echo"], config);
+    let served =
+        lines(&run(host.dir.path(), &["--json", "run", "--binding", "shout", "hi", "--config-json", "{\"prefix\":\"! \"}"]));
+    let ended = served.last().unwrap();
+    assert!(ended["status"] == "completed" && ended["binding_id"] == "shout", "{served:#?}");
+    let listed = json(&run(host.dir.path(), &["--json", "runs", "list", "--server", &host.url]));
+    assert_eq!(listed["items"][0]["run_id"], ended["run_id"], "the server has made it: {listed:#}");
+}
+
 /// A run of echo without a server; its id.
 fn echoed(dir: &Path, arguments: &[&str]) -> String {
     assert!(run(dir, &[&["run", "echo/default"], arguments].concat()).status.success());

@@ -23,7 +23,7 @@ const WHY: &str = "the host that executes the runs takes the answers";
 /// Find, show and answer what runs ask people for
 ///
 /// Platform actions that need approval, questions, and effects in doubt. The host that executes the runs answers this
-/// command: the server of --server, else the server of the configuration.
+/// command: the server of --server, else the server that has the data directory.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Actions {
     List(List),

@@ -5,12 +5,17 @@ use std::process::ExitCode;
 use agent_host_config::Config;
 use agent_host_protocol::{EventId, Page, Run, RunId, RunnerId, time};
 use agent_host_runs::DeadLetter;
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::runs::{Server, page_size};
-use crate::{client::Client, output::Output, styled::StyledText, table::Table};
+use super::{
+    run_host::RunHost,
+    runs::{Server, page_size},
+    show_run::{Shown, exit_code_of, show},
+};
+use crate::{client::Client, output::Output, signals::Signals, styled::StyledText, table::Table};
 
 /// The reason why the command needs a server.
 const WHY: &str = "a run is made by the host that runs it";
@@ -53,6 +58,13 @@ pub(crate) struct Create {
     /// Time limit of the run, in ms
     #[arg(long, value_name = "MS")]
     deadline_ms: Option<u64>,
+    /// Wait for the end of the run, and show its text or, with --json, the run; exits with 1 if it does not complete. Ctrl-C
+    /// cancels it
+    #[arg(long, conflicts_with = "stream")]
+    wait: bool,
+    /// Show the run as it goes, as `agent-host run` does; exits with 1 if it does not complete. Ctrl-C cancels it
+    #[arg(long)]
+    stream: bool,
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, String> {
@@ -60,7 +72,10 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 impl Create {
-    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        let mut signals =
+            (self.wait || self.stream).then(Signals::listen).transpose().context("signals cannot be listened for")?;
+        let shown = if self.stream { Shown::Stream } else { Shown::End };
         let mut body = Map::new();
         let mut insert = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
@@ -81,7 +96,13 @@ impl Create {
         insert("queue", (!queue.is_empty()).then_some(Value::Object(queue)));
         let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
         let run: Run = client.ask(Method::POST, "api/v1/runs", &[], Some(&Value::Object(body))).await?;
-        Ok(output.result(&run, || format!("run {} is {}\n", run.run_id, run.status))?)
+        if let Some(signals) = &mut signals {
+            output.remark(&format!("following run {}", run.run_id));
+            let run = show(RunHost::Server(&client), run.run_id, shown, signals, output).await?;
+            return Ok(exit_code_of(&run, output));
+        }
+        output.result(&run, || format!("run {} is {}\n", run.run_id, run.status))?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -44,8 +44,8 @@ pub(crate) enum EvidenceCommand {
 /// Header, run, grant, event, record, facts, artifact digests and audit of a run; of a thread, a line with its turns, and then these of
 /// each turn.
 ///
-/// Asks the server of --server. Without it, reads the ledger; if another process holds the ledger, asks the server of the
-/// configuration. Keep the head that is printed: whoever has it can tell a changed file from this one. The file has all that
+/// Asks the server of --server. Without it, reads the ledger; if a server holds the ledger, asks
+/// that server. Keep the head that is printed: whoever has it can tell a changed file from this one. The file has all that
 /// was said, so treat it like the conversation. Exits with 1 if the ledger was changed after a run was written.
 #[derive(Debug, Args)]
 pub(crate) struct Export {

@@ -3,17 +3,18 @@
 use std::process::ExitCode;
 
 use agent_host_config::Config;
-use agent_host_protocol::{Run, RunId};
+use agent_host_protocol::RunId;
+use anyhow::Context;
 use clap::Args;
-use futures_util::StreamExt;
 use serde_json::json;
 
 use super::{
-    event_text::RunningText,
-    run::{self, Object, object},
+    run::{Object, object},
+    run_host::RunHost,
     runs::Server,
+    show_run::{Shown, exit_code_of, show},
 };
-use crate::{client::Client, output::Output};
+use crate::{client::Client, output::Output, signals::Signals};
 
 /// Branch a new run off from another
 ///
@@ -39,7 +40,7 @@ pub(crate) struct Fork {
     /// Another text of the event
     #[arg(long, value_name = "TEXT")]
     input: Option<String>,
-    /// Show its events until its end; exits with 1 if it does not complete
+    /// Show it until its end, as `agent-host run` does; exits with 1 if it does not complete. Ctrl-C cancels it
     #[arg(long)]
     follow: bool,
 }
@@ -51,7 +52,10 @@ impl Fork {
         let body = json!({ "at": self.at, "config": config, "input": self.input });
         let run = client.fork(self.id, &body).await?;
         if self.follow {
-            return follow(&client, &run, output).await;
+            let mut signals = Signals::listen().context("signals cannot be listened for")?;
+            output.remark(&format!("following run {}", run.run_id));
+            let run = show(RunHost::Server(&client), run.run_id, Shown::Stream, &mut signals, output).await?;
+            return Ok(exit_code_of(&run, output));
         }
         output.result(&run, || {
             let (of, at, id) = (self.id, self.at, run.run_id);
@@ -59,24 +63,4 @@ impl Fork {
         })?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// Shows the run as `agent-host run` does.
-async fn follow(client: &Client, run: &Run, output: Output) -> anyhow::Result<ExitCode> {
-    output.remark(&format!("following run {}", run.run_id));
-    let mut events = std::pin::pin!(client.follow(run.run_id, None));
-    let mut running = RunningText::default();
-    while let Some(event) = events.next().await {
-        let event = event?;
-        if output.is_json() {
-            output.json_line(&event)?;
-        } else if let Some(text) = running.add(&event) {
-            output.text(text)?;
-        }
-    }
-    let run: Run = client.get(&format!("api/v1/runs/{}", run.run_id), &[]).await?;
-    if output.is_json() {
-        output.json_line(&run)?;
-    }
-    Ok(run::exit_code_of(&run, output))
 }

@@ -15,7 +15,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::runs::Server;
-use crate::{client::Client, failure::Failure, output::Output, progress::Progress, settings::local_url};
+use crate::{client::Client, failure::Failure, output::Output, progress::Progress};
 
 /// Time for other waiting runs of the ledger to end after the import.
 const GRACE: Duration = Duration::from_secs(2);
@@ -63,18 +63,18 @@ impl Import {
         let progress = Progress::spinner(output, "importing");
         let run = match self.server.url.as_deref() {
             Some(url) => self.send(&Client::new(url)?, content).await?,
-            None => {
-                let local = local_url(config.listen);
-                match Host::start_with(config, super::compiler()).await {
-                    Ok(host) => {
-                        let run = self.write(&host, content).await;
-                        host.shutdown(GRACE).await;
-                        run?
-                    }
-                    Err(StartError::Ledger(OpenError::AlreadyOpen { .. })) => self.send(&Client::new(&local)?, content).await?,
-                    Err(error) => return Err(error.into()),
+            None => match Host::start_with(config.clone(), super::compiler()).await {
+                Ok(host) => {
+                    let run = self.write(&host, content).await;
+                    host.shutdown(GRACE).await;
+                    run?
                 }
-            }
+                Err(StartError::Ledger(OpenError::AlreadyOpen { .. })) => {
+                    let why = "another process has the ledger open, so its server imports";
+                    self.send(&Client::running(&config, None, why).await?, content).await?
+                }
+                Err(error) => return Err(error.into()),
+            },
         };
         drop(progress);
         output.result(&run, || {

@@ -28,11 +28,13 @@ mod openapi;
 mod plugin_text;
 mod replay;
 mod run;
+mod run_host;
 mod run_text;
 mod runners;
 mod runs;
 mod schedules;
 mod serve;
+mod show_run;
 mod statistics;
 #[cfg(test)]
 mod tests;

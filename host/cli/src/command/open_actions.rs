@@ -7,16 +7,16 @@ use std::{
 
 use agent_host_facts::record::Decision;
 use agent_host_protocol::{ResultKind, RunEvent};
-use agent_host_runs::{Host, HostError, Response};
+use agent_host_runs::Response;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::action_text;
-use crate::{output::Output, text};
+use super::{action_text, run_host::RunHost};
+use crate::{failure, output::Output, text};
 
 /// Asks one thing after the other.
 pub(super) struct ActionDesk<'a> {
-    host: &'a Host,
+    host: RunHost<'a>,
     output: Output,
     /// `None` if no person can answer: standard input is no terminal or has ended, or the output is for programs.
     person: Option<Person>,
@@ -32,7 +32,7 @@ enum Person {
 }
 
 impl<'a> ActionDesk<'a> {
-    pub(super) fn new(host: &'a Host, output: Output) -> Self {
+    pub(super) fn new(host: RunHost<'a>, output: Output) -> Self {
         let person = (!output.is_json() && io::stdin().is_terminal()).then_some(Person::Silent);
         Self { host, output, person, open: VecDeque::new() }
     }
@@ -104,11 +104,12 @@ impl<'a> ActionDesk<'a> {
             Ok(response) => response,
             Err(problem) => return self.output.remark(problem),
         };
-        match self.host.respond(&action.id, response, None).await {
+        if let Err(error) = self.host.respond(&action.id, response).await {
+            self.output.remark(&failure::message(&error));
             // The same is asked again.
-            Err(HostError::Invalid(problem)) => return self.output.remark(&problem),
-            Err(error) => self.output.remark(&error.to_string()),
-            Ok(_) => {}
+            if failure::code(&error) == "invalid_argument" {
+                return;
+            }
         }
         self.open.pop_front();
         self.ask();

@@ -5,24 +5,27 @@ use std::{
     io::{self, IsTerminal, Read},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
     time::Duration,
 };
 
 use agent_host_config::{BindingConfig, Config};
 use agent_host_protocol::{
-    Run as RunRecord, RunId, RunStatus,
+    Principal, Run as RunRecord, RunId, RunnerId,
     context::{Actor, Conversation, Delivery},
     event::Envelope,
 };
 use agent_host_runs::Host;
 use anyhow::Context;
 use clap::Args;
-use futures_util::StreamExt;
-use serde_json::{Map, Value};
+use reqwest::Method;
+use serde_json::{Map, Value, json};
 
-use super::{event_text::RunningText, failure_text, open_actions::ActionDesk};
+use super::{
+    run_host::RunHost,
+    show_run::{Shown, exit_code_of, show},
+};
 use crate::{
+    client::Client,
     failure::Failure,
     output::Output,
     progress::Progress,
@@ -33,10 +36,13 @@ use crate::{
 /// Time for other waiting runs of the ledger to end after this run.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Run a runner once, without a server
+/// Run a runner, or a binding of the configuration, once
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Run a runner once, without a server.\n\n\
+    long_about = "Run a runner, or a binding of the configuration, once.\n\n\
+        A runner runs without a server, and with what its manifest asks for. With --binding, the run has the configuration, the \
+        resources and the tools of the binding; a server that has the data directory makes it, and without one this process \
+        does.\n\n\
         The run is as durable as any: `agent-host runs show ID` shows it afterwards. The text of its messages is \
         printed as it streams; with --json, each event of the run as a line, then the run itself.\n\n\
         What the run asks is asked at the terminal. Without one, or with --json, nobody answers, and the run ends when \
@@ -45,15 +51,20 @@ const GRACE: Duration = Duration::from_secs(2);
         complete.",
     after_long_help = "Examples:\n  \
         agent-host run echo 'hello there'\n  \
+        agent-host run --binding support 'where is my parcel?'\n  \
         agent-host run acme/support/default --file question.txt --conversation c1 --actor alice\n  \
         git diff | agent-host run reviewer - --config-json '{\"style\":\"short\"}' --json"
 )]
 pub(crate) struct Run {
-    /// The runner: its id, the end of it such as `echo/default`, or its plugin's name
-    runner: String,
+    /// The runner: its id, the end of it such as `echo/default`, or its plugin's name. With --binding, the message
+    #[arg(required_unless_present = "binding")]
+    runner: Option<String>,
     /// Message; `-` or no argument reads standard input
-    #[arg(conflicts_with = "file")]
+    #[arg(conflicts_with_all = ["file", "binding"])]
     text: Option<String>,
+    /// The binding of the configuration, instead of a runner
+    #[arg(long, value_name = "ID")]
+    binding: Option<String>,
     /// Read the message from a file
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -66,10 +77,10 @@ pub(crate) struct Run {
     /// The workspace that it belongs to
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
-    /// Configuration of the runner, a JSON object
+    /// Configuration of the runner, a JSON object; with --binding, in place of keys of its configuration
     #[arg(long, value_name = "JSON", value_parser = object)]
     config_json: Option<Object>,
-    /// Deadline of the run
+    /// Deadline of the run. The time in which the run waits for an answer counts; with --binding, where the binding says so
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
 }
@@ -86,6 +97,15 @@ impl Run {
     pub(crate) async fn execute(self, config: Config, output: Output) -> anyhow::Result<ExitCode> {
         let envelope = self.envelope(config.limits.http_body_bytes)?;
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
+        if let Some(binding) = &self.binding {
+            if let Some(client) = Client::local(&config).await? {
+                let body = self.request(binding, &envelope);
+                let run: RunRecord = client.ask(Method::POST, "api/v1/runs", &[], Some(&body)).await?;
+                let run = show(RunHost::Server(&client), run.run_id, Shown::Stream, &mut signals, output).await?;
+                return Ok(exit_code_of(&run, output));
+            }
+            refuse_executors(&config, binding)?;
+        }
         let progress = Progress::spinner(output, "opening the ledger and loading plugins");
         let host = tokio::select! {
             host = Host::start_with(config, super::compiler()) => host?,
@@ -102,27 +122,52 @@ impl Run {
 
     /// Starts the run and shows it to its end.
     async fn run(&self, host: &Host, envelope: Envelope, signals: &mut Signals, output: Output) -> anyhow::Result<RunRecord> {
-        let mut binding = BindingConfig::for_runner(resolve(&self.runner, &host.plugins())?);
+        let id = match &self.binding {
+            Some(binding) => {
+                let request = serde_json::from_value(self.request(binding, &envelope))?;
+                host.create_run(request, &Principal::loopback(), None).await?.run.run_id
+            }
+            None => self.start_runner(host, envelope).await?,
+        };
+        show(RunHost::Embedded(host), id, Shown::Stream, signals, output).await
+    }
+
+    /// The request of a run of a binding, as `POST /api/v1/runs` takes it.
+    fn request(&self, binding: &str, envelope: &Envelope) -> Value {
+        let config = self.config_json.as_ref().map(|Object(config)| config);
+        json!({ "binding_id": binding, "event": envelope, "config": config, "deadline_ms": self.deadline_ms() })
+    }
+
+    fn deadline_ms(&self) -> Option<u64> {
+        self.timeout.map(|seconds| seconds * 1000)
+    }
+
+    /// Starts a run of the runner, without a binding.
+    async fn start_runner(&self, host: &Host, envelope: Envelope) -> anyhow::Result<RunId> {
+        let name = self.runner.as_deref().unwrap_or_default();
+        let mut binding = BindingConfig::for_runner(resolve(name, &host.plugins())?);
         binding.id = "cli".to_owned();
         if let Some(Object(config)) = &self.config_json {
             binding.config.clone_from(config);
         }
-        binding.deadline_ms = self.timeout.map(|seconds| seconds * 1000);
+        binding.deadline_ms = self.deadline_ms();
         // A person who gives a time limit waits no longer, whatever the run waits for.
         binding.waiting_counts = self.timeout.is_some();
         let accepted = host.accept_for(binding, envelope).await?;
-        let id = *accepted.runs.first().ok_or_else(|| Failure::new("failed", "the event made no run"))?;
-        show(host, id, signals, output).await?;
-        let run = Arc::unwrap_or_clone(host.wait(id, Duration::ZERO).await?);
-        if output.is_json() {
-            output.json_line(&run)?;
-        }
-        Ok(run)
+        Ok(*accepted.runs.first().ok_or_else(|| Failure::new("failed", "the event made no run"))?)
+    }
+
+    /// The message of the command line. With a binding, the only argument is the message.
+    const fn message(&self) -> Option<&String> {
+        if self.binding.is_some() { self.runner.as_ref() } else { self.text.as_ref() }
     }
 
     fn envelope(&self, limit: usize) -> anyhow::Result<Envelope> {
-        let text = match (&self.text, &self.file) {
-            (_, Some(path)) => {
+        let text = match (self.message(), &self.file) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::new("usage", "there are two messages: give a text or --file FILE").into());
+            }
+            (None, Some(path)) => {
                 let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
                 read(file, limit, path)?
             }
@@ -152,16 +197,23 @@ impl Run {
     }
 }
 
-/// The exit code for the end of a run, with a message unless the run completed.
-pub(super) fn exit_code_of(run: &RunRecord, output: Output) -> ExitCode {
-    if run.status == RunStatus::Completed {
-        return ExitCode::SUCCESS;
+/// Refuses a binding whose runs executors execute: this process has none.
+fn refuse_executors(config: &Config, id: &str) -> Result<(), Failure> {
+    let external = config.external_manifests();
+    let is_external = |runner: &RunnerId| {
+        external.iter().any(|manifest| manifest.id == *runner)
+            || config.executor_runners.iter().any(|entry| entry.runner_ids.names(runner.as_str()))
+    };
+    match config.bindings.iter().find(|binding| binding.id == id) {
+        Some(binding) if is_external(&binding.runner) => {
+            let message = format!(
+                "the runner of binding `{id}` needs a server: coding agents and other executors work for `agent-host serve`; start it, and \
+                 repeat the command"
+            );
+            Err(Failure::new("no_server", message))
+        }
+        _ => Ok(()),
     }
-    let why = run.failure.as_ref().map_or_else(String::new, |failure| {
-        format!(" ({}): {}\n{}", failure.code, failure.message, failure_text::quoted(failure))
-    });
-    output.remark(format!("run {} ended as {}{why}", run.run_id, run.status).trim_end());
-    ExitCode::FAILURE
 }
 
 /// The same limit as over HTTP, so that what works here works there.
@@ -180,43 +232,6 @@ fn read(from: impl Read, limit: usize, name: &Path) -> anyhow::Result<String> {
         return Err(too_large(&format!("from {} has more than {limit} bytes", name.display()), limit).into());
     }
     String::from_utf8(bytes).map_err(|_| Failure::new("invalid_argument", format!("{} is not UTF-8 text", name.display())).into())
-}
-
-/// Shows the events of a run until its end. A signal cancels the run, and the output continues to its end.
-async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> anyhow::Result<()> {
-    let mut events = std::pin::pin!(host.follow(id, 0)?);
-    let mut running = RunningText::default();
-    let mut desk = ActionDesk::new(host, output);
-    let mut cancelled = false;
-    loop {
-        let event = tokio::select! {
-            event = events.next() => event,
-            line = desk.line() => {
-                desk.on_line(line).await;
-                continue;
-            }
-            () = signals.next() => {
-                if cancelled {
-                    std::process::exit(INTERRUPTED);
-                }
-                cancelled = true;
-                output.remark("cancelling; Ctrl-C again leaves at once");
-                // The run may have ended at this very moment: then its last event comes anyway.
-                if let Err(error) = host.cancel(id, "interrupted at the command line".to_owned()).await {
-                    tracing::debug!(%error, "the run was not cancelled");
-                }
-                continue;
-            }
-        };
-        let Some(event) = event else { return Ok(()) };
-        let event = event?;
-        if output.is_json() {
-            output.json_line(&event)?;
-        } else if let Some(text) = running.add(&event) {
-            output.text(text)?;
-        }
-        desk.on_event(&event);
-    }
 }
 
 #[cfg(test)]
@@ -241,6 +256,34 @@ mod tests {
         assert_eq!((conversation.conversation_id.as_deref(), conversation.workspace_id.as_deref()), (Some("c"), Some("w")));
         assert_eq!(envelope.actor.unwrap().actor_id.as_deref(), Some("a"));
         assert!(run(&["echo", "hi"]).envelope(10_000).unwrap().conversation.is_none());
+    }
+
+    #[test]
+    fn the_only_argument_beside_a_binding_is_the_message() {
+        let bound = run(&["--binding", "support", "where is it?", "--timeout", "5", "--config-json", "{\"a\":1}"]);
+        let envelope = bound.envelope(10_000).unwrap();
+        assert_eq!(envelope.input.text.as_deref(), Some("where is it?"));
+        let body = bound.request("support", &envelope);
+        assert_eq!(
+            (&body["binding_id"], &body["deadline_ms"], &body["config"]["a"]),
+            (&json!("support"), &json!(5000), &json!(1))
+        );
+        let request: agent_host_runs::CreateRun = serde_json::from_value(body).unwrap();
+        assert_eq!(request.event.unwrap(), envelope);
+        let two = run(&["--binding", "support", "hi", "--file", "f"]).envelope(10_000).unwrap_err();
+        assert!(two.to_string().contains("two messages"), "{two}");
+    }
+
+    #[test]
+    fn a_binding_of_an_executor_needs_a_server() {
+        let config = Config::parse(
+            "[[bindings]]\nid = \"coder\"\nrunner = \"plugin:a/coder/default\"\n[[bindings]]\nid = \"echo\"\nrunner = \"plugin:a/echo/default\"\n\
+             [[harnesses]]\nid = \"plugin:a/coder/default\"\npreset = \"claude-code\"\n",
+            Path::new("/etc/agent"),
+        );
+        let config = config.unwrap();
+        assert!(refuse_executors(&config, "coder").unwrap_err().to_string().contains("needs a server"));
+        assert!(refuse_executors(&config, "echo").is_ok());
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::{client::Client, output::Output, source::Source, text};
 
 /// Make, find, show, follow, record, retry and cancel runs
 ///
-/// Asks the server of --server. Without it, reads the ledger; if another process holds the ledger, asks the server of the
-/// configuration.
+/// Asks the server of --server. Without it, reads the ledger; if a server holds the ledger, asks
+/// that server.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Runs {
     List(List),
@@ -164,7 +164,7 @@ impl Runs {
             Self::Journal(journal) => journal.execute(config, output).await?,
             Self::Record(record) => record.execute(config, output).await?,
             Self::Cancel(cancel) => cancel.execute(config, output).await?,
-            Self::Create(create) => create.execute(config, output).await?,
+            Self::Create(create) => return create.execute(config, output).await,
             Self::Retry(retry) => retry.execute(config, output).await?,
             Self::Respond(respond) => respond.execute(config, output).await?,
         }

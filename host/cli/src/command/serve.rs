@@ -14,6 +14,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::{
+    address::AddressFile,
     args::Global,
     output::Output,
     progress::Progress,
@@ -94,8 +95,12 @@ impl Serve {
             }
         };
         let url = local_url(server.local_addr());
-        let harnesses = match Harnesses::start(&host, &server, &url) {
-            Ok(harnesses) => harnesses,
+        let started = AddressFile::write(&host.config().data_dir, &url)
+            .context("the address of the server cannot be written into the data directory")
+            .and_then(|address| Ok((address, Harnesses::start(&host, &server, &url)?)));
+        // The address is there until this function returns.
+        let (_address, harnesses) = match started {
+            Ok(started) => started,
             Err(error) => {
                 host.shutdown(Duration::ZERO).await;
                 return Err(error);

@@ -27,8 +27,8 @@ const RECONNECTS: u32 = 5;
 
 /// Read threads: conversations as streams of facts
 ///
-/// Asks the server of --server. Without it, reads the ledger; if another process holds the ledger, asks the server of the
-/// configuration.
+/// Asks the server of --server. Without it, reads the ledger; if a server holds the ledger, asks
+/// that server.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Threads {
     List(List),
