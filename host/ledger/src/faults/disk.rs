@@ -236,7 +236,9 @@ impl State {
         let offset = usize::try_from(offset).unwrap();
         match verdict {
             Verdict::Badly(error) => {
-                let part = [0, random.below(bytes.len() + 1), bytes.len()][random.below(3)];
+                // A part ends where a sector ends.
+                let end = (offset + random.below(bytes.len() + 1)) / SECTOR * SECTOR;
+                let part = [0, end.saturating_sub(offset), bytes.len()][random.below(3)];
                 self.files[file].write(offset, &bytes[..part]);
                 Err(error)
             }
