@@ -150,7 +150,7 @@ fn a_command_finds_the_server_that_has_the_data_directory_and_no_other_program()
     other.set_nonblocking(true).unwrap();
     let file = format!("[server]\nlisten = \"{}\"\n{config}", other.local_addr().unwrap());
     fs::write(host.dir.path().join("agent-host.toml"), file).unwrap();
-    let listed = json(&run(host.dir.path(), &["--json", "--key", "secret", "runs", "list"]));
+    let listed = json(&run(host.dir.path(), &["--json", "runs", "list"]));
     assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed:#}");
     let dir = host.kill();
     assert!(dir.path().join("data/server.address").exists(), "a crash leaves the file");

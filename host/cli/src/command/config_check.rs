@@ -22,7 +22,7 @@ struct Report {
     file: Option<String>,
     /// The sections that the file has: entries of a list, keys of a table.
     sections: BTreeMap<String, Section>,
-    /// What is missing on this machine. Empty where the configuration works.
+    /// Secrets and runners that are missing on this machine. Empty where the configuration works.
     problems: Vec<String>,
     /// The values in effect, in the shape of the file, so that a part of them can be copied there.
     config: Value,

@@ -1,9 +1,10 @@
 //! The host of a run that a command shows: in this process, or a server.
 
+use std::{sync::Arc, time::Duration};
+
 use agent_host_protocol::{Run, RunEvent, RunId};
 use agent_host_runs::{Host, Response};
 use futures_util::{StreamExt, TryStreamExt, stream::LocalBoxStream};
-use std::{sync::Arc, time::Duration};
 
 use crate::client::Client;
 

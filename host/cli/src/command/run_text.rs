@@ -93,7 +93,10 @@ pub(crate) fn details(run: &Run, texts: &Texts) -> StyledText {
         shown.push_str("\n");
         shown.push(styled::HEADING, name);
         shown.push_str("\n");
-        text.lines().for_each(|line| shown.push_str(&format!("  {line}\n")));
+        for line in text.lines() {
+            shown.push_str(format!("  {line}").trim_end());
+            shown.push_str("\n");
+        }
     }
     shown
 }

@@ -68,7 +68,7 @@ fn externals(installed: &InstalledRunners) -> StyledText {
     StyledText::from("\n") + table.render()
 }
 
-/// What is in the plugins directory, and the runners of executors that the configuration names.
+/// The content of the plugins directory, and the runners of executors that the configuration names.
 pub(super) async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<InstalledRunners> {
     let files = components(config)?;
     // One instance is enough to read manifests. Compiled code of a host is used; without a host's directory, none is made.

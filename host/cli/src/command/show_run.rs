@@ -14,14 +14,14 @@ use crate::{
 /// The part of a run that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// Its text as it comes, or with JSON each of its events; then the run.
+    /// The text as it comes, or with JSON each event and then the run.
     Stream,
-    /// Its text when it has ended, or with JSON the run alone.
+    /// The text when the run has ended, or with JSON the run alone.
     End,
 }
 
-/// Shows a run until its end. A signal cancels the run, and the output continues to its end; a second signal ends the process.
-/// What the run asks is asked at the terminal.
+/// Shows a run until its end, and asks at the terminal for the answers that the run needs. A signal cancels the run, and the output
+/// continues to its end; a second signal ends the process.
 pub(super) async fn show(
     host: RunHost<'_>,
     id: RunId,
