@@ -40,9 +40,16 @@ pub struct ClaimedRun {
     pub lease_token: String,
     /// Time at which the claim is lost unless the lease is renewed.
     pub lease_expires_at: Timestamp,
-    /// What the run has, where it has begun.
-    #[serde(flatten)]
-    pub start: Option<ClaimStart>,
+    /// The context of the run, where it has begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<agent_host_protocol::context::RunContext>)]
+    pub context: Option<Box<RawValue>>,
+    /// The MCP endpoint of the run, where it has begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<McpAccess>,
+    /// As in the answer to the start of the run, where it has begun.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub http_hosts: Vec<String>,
 }
 
 /// The answer to the start of a claimed run, besides the run.

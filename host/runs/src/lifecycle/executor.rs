@@ -335,8 +335,12 @@ impl ExecutorBody {
             (self.running, begun) = (Some(running), Some(claim_start(task, &handle, context)));
         }
         let lease_token = runs.lease_key.token(ClaimToken::Lease, run_id, number);
+        let (context, mcp, http_hosts) = match begun {
+            Some(ClaimStart { context, mcp, http_hosts }) => (Some(context), Some(mcp), http_hosts),
+            None => (None, None, Vec::new()),
+        };
         let run = (*task.run.record.run).clone();
-        let claimed = ClaimedRun { run, lease_token, lease_expires_at, start: begun };
+        let claimed = ClaimedRun { run, lease_token, lease_expires_at, context, mcp, http_hosts };
         if reply.send(Ok(claimed)).is_err() {
             // The executor had gone before it heard of its claim: nothing was done.
             let lost = lost(&handle, "executor_gone", "the executor that had claimed the run was gone");

@@ -399,7 +399,7 @@ const SCENARIOS = {
     await page.goto(`${url}/docs`);
     const operation = page.locator('#operations-events-events_accept');
     await operation.locator('.opblock-summary-control').click();
-    await operation.getByText('x-problem-codes').waitFor();
+    await operation.getByText('x-problem-codes').first().waitFor();
     assert.ok((await page.locator('.opblock').count()) > 80);
     assert.match(await operation.innerText(), /message\.received/);
   },

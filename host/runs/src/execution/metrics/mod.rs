@@ -440,7 +440,7 @@ impl Page {
         )?;
         sheet.counts("ledger_logged_bytes", "Bytes that the log was given", one(logged_bytes))?;
         sheet.counts_seconds("ledger_busy", "Time in which the writer had operations to carry out", seconds(busy_us))?;
-        sheet.counts("ledger_checkpoints", "Checkpoints", one(checkpoints))?;
+        sheet.counts("ledger_checkpoints", "Checkpoints of the ledger", one(checkpoints))?;
         sheet.counts_seconds("ledger_checkpoint", "Time of checkpoints; writes continue meanwhile", seconds(checkpoint_us))?;
         sheet.gauges_of(
             "ledger_checkpoint_longest",
