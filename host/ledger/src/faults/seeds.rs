@@ -6,8 +6,9 @@
 //! ledger may refuse with an error or lose the newest operations, and never one with a later one kept.
 //!
 //! The ledger has threads. The disk's decisions depend on the seed and on the number of the call among those of its kind, and every
-//! second seed lets a merge end before its next operation, so such a seed does the same again, up to what a merge that fails does
-//! meanwhile. The blobs, and the making of a new `ledger.redb`, are on the real disk.
+//! second seed has one operation at a time and lets a merge end before the next one, so such a seed does the same again, up to what
+//! a merge does while it fails, or while an operation that waited for room in the log is written. Without variables of the
+//! environment only such seeds are run. The blobs, and the making of a new `ledger.redb`, are on the real disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +40,7 @@ use crate::{
 /// Number of seeds, and the first one.
 const SEEDS: &str = "LEDGER_FAULT_SEEDS";
 const FIRST: &str = "LEDGER_FAULT_FIRST";
-/// Seeds of the test without the variables.
+/// Seeds of the test without the variables: those with even numbers.
 const SHORT: u64 = 800;
 /// Seeds at once: most of the time of a seed is waiting.
 const WORKERS: usize = 8;
@@ -200,8 +201,8 @@ struct Lives<'a> {
     met: &'a Met,
     part_bytes: u64,
     interval: Duration,
-    /// A merge ends before the next operation.
-    waits_for_merges: bool,
+    /// Operations are made one by one, and a merge ends before the next operation.
+    one_by_one: bool,
 }
 
 /// The end of a life in which the ledger could not go on.
@@ -314,9 +315,10 @@ impl Lives<'_> {
         at
     }
 
-    /// Some operations at once, each on a run of its own.
+    /// An operation, or some at once, each on a run of its own.
     async fn step(&mut self, ledger: &Ledger) -> Result<(), Over> {
-        let size = self.random.pick(&[1, 1, 1, 2, 4]);
+        // The writer makes one batch or more of those that come at once.
+        let size = if self.one_by_one { 1 } else { self.random.pick(&[1, 1, 1, 2, 4]) };
         let chosen: BTreeSet<_> = (0..size).map(|_| self.choose()).collect();
         let mut answers: BTreeMap<usize, Result<(), LedgerError>> = BTreeMap::new();
         let mut commits: Vec<(usize, Commit)> = Vec::new();
@@ -402,7 +404,7 @@ impl Lives<'_> {
         }
         for _ in 0..self.random.pick(&[2, 8, 20]) {
             self.step(ledger).await?;
-            if self.waits_for_merges {
+            if self.one_by_one {
                 self.let_merges_end(ledger).await;
             }
             if self.disk.is_off() {
@@ -472,8 +474,8 @@ fn live(seed: u64, met: &Met) {
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let mut random = Random::of(&[seed]);
-    let waits_for_merges = seed.is_multiple_of(2);
-    let timed = !waits_for_merges && random.one_in(3);
+    let one_by_one = seed.is_multiple_of(2);
+    let timed = !one_by_one && random.one_in(3);
     let mut lives = Lives {
         disk: Disk::new(seed),
         dir: &dir.path().join("ledger"),
@@ -483,7 +485,7 @@ fn live(seed: u64, met: &Met) {
         met,
         part_bytes: random.pick(&[600, 2_000, 8_000, 100_000]),
         interval: if timed { Duration::from_millis(1) } else { Duration::from_secs(3_600) },
-        waits_for_merges,
+        one_by_one,
         random,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -509,13 +511,14 @@ impl Drop for Names {
 fn whatever_a_disk_does_acknowledged_operations_are_there_and_others_whole_or_not_at_all() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let (first, seeds) = (number(FIRST).unwrap_or(0), number(SEEDS));
-    let end = first + seeds.unwrap_or(SHORT);
+    let step = if seeds.is_some() { 1 } else { 2 };
+    let end = first + seeds.unwrap_or(SHORT) * step;
     let (met, next, failed) = (Met::default(), AtomicU64::new(first), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let seed = next.fetch_add(step, Ordering::Relaxed);
                     if seed >= end {
                         return;
                     }
