@@ -136,6 +136,95 @@ async fn a_log_whose_larger_file_is_not_known_to_have_its_name_loses_nothing() {
     }
 }
 
+async fn put(ledger: &Ledger, key: &str) -> Result<(), LedgerError> {
+    ledger.put_entries(&[crate::EntryWrite::put(key.to_owned(), &1).unwrap()]).await
+}
+
+/// Fills parts of the log until so many were merged. The next batch goes to the part behind them.
+async fn put_until_merged(ledger: &Ledger, merges: u64) {
+    for n in 0.. {
+        if ledger.activity().checkpoints >= merges {
+            return;
+        }
+        put(ledger, &format!("a/{n}")).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn keys(ledger: &Ledger) -> Vec<String> {
+    ledger.entries("", None, 100).unwrap().into_iter().map(|(key, _)| key).collect()
+}
+
+/// The log is made anew in another size, a call fails, and the process ends. The next one takes the files that it finds.
+#[tokio::test]
+async fn a_log_whose_files_have_names_that_are_not_durable_loses_nothing() {
+    // Which names are left depends on the seed.
+    for seed in 0..8 {
+        for failing in 1.. {
+            let dir = tempfile::tempdir().unwrap();
+            let options = Options { checkpoint_interval: Duration::from_secs(3600), ..Options::new(dir.path()) };
+            let options = |checkpoint_wal_bytes| Options { checkpoint_wal_bytes, ..options.clone() };
+            let disk = Disk::new(seed);
+            let open = |bytes| options(bytes).open_with(std::sync::Arc::new(disk.clone()));
+            disk.begin(Plan::default());
+            let ledger = open(1_000).unwrap();
+            put(&ledger, "0").await.unwrap();
+            ledger.close().await.unwrap();
+            disk.put_into_directory();
+            let fault = FaultyCalls { calls: Calls::Names, from: failing, count: 1, fault: disk::Fault::Fails };
+            disk.begin(Plan { faults: vec![fault], ..Plan::default() });
+            let is_over = open(600).is_ok();
+            disk.begin(Plan::default());
+            let ledger = open(600).unwrap();
+            put_until_merged(&ledger, 1).await;
+            put(&ledger, "b").await.unwrap();
+            let kept = keys(&ledger);
+            disk.turn_off();
+            drop(ledger);
+            disk.lose();
+            disk.put_into_directory();
+            assert_eq!(keys(&options(600).open().unwrap()), kept, "{failing}, {seed}");
+            if is_over {
+                break;
+            }
+        }
+    }
+}
+
+/// The sync of a batch fails, that of its removal, too, and the process ends. The disk may have the batch, and the next process
+/// sees it removed.
+#[tokio::test]
+async fn a_batch_whose_removal_is_seen_and_not_durable_is_no_damage_later() {
+    for (seed, turns) in (0..20).flat_map(|seed| [(seed, 0), (seed, 1)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { checkpoint_interval: Duration::from_secs(3600), ..Options::new(dir.path()) };
+        let options = Options { checkpoint_wal_bytes: 600, ..options };
+        let disk = Disk::new(seed);
+        let open = || options.clone().open_with(std::sync::Arc::new(disk.clone())).unwrap();
+        disk.begin(Plan::default());
+        let ledger = open();
+        put_until_merged(&ledger, turns).await;
+        put(&ledger, "b").await.unwrap();
+        // The header, the payload and the sync; the removal and its sync.
+        let faults = [3, 5].map(|from| FaultyCalls { calls: Calls::LogWrites, from, count: 1, fault: disk::Fault::Fails });
+        disk.begin(Plan { faults: faults.into(), ..Plan::default() });
+        assert!(matches!(put(&ledger, "c").await, Err(LedgerError::Storage(_))));
+        disk.turn_off();
+        drop(ledger);
+        disk.begin(Plan::default());
+        let ledger = open();
+        let mut kept = keys(&ledger);
+        put(&ledger, "d").await.unwrap();
+        kept.push("d".to_owned());
+        disk.turn_off();
+        drop(ledger);
+        disk.lose();
+        disk.put_into_directory();
+        let ledger = options.open().unwrap_or_else(|error| panic!("{seed}, {turns}: {error}"));
+        assert_eq!(keys(&ledger), kept, "{seed}, {turns}");
+    }
+}
+
 #[tokio::test]
 async fn a_write_refused_by_a_failed_sync_is_absent_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();

@@ -69,7 +69,12 @@ impl OpenedStore {
     /// The files of the log, made where there are none or where they have another size.
     pub(super) fn log(&mut self, dir: &Path, bytes: u64, files: &Files) -> Result<FileLog, OpenError> {
         match self.log.take() {
-            Some(log) if log.has_size(bytes) => Ok(log),
+            Some(log) if log.has_size(bytes) => {
+                // A process that made the files may have died before it synced the directory. The names are then seen, and are
+                // gone with all that is in the files when the machine goes off.
+                files.sync_directory(dir).map_err(io_error("sync", dir))?;
+                Ok(log)
+            }
             old => {
                 drop(old);
                 let log = FileLog::create(dir, self.seed, bytes, self.last, files)?;

@@ -43,8 +43,10 @@ struct Live {
 /// The frames of one part.
 struct Frames {
     live: Option<Live>,
-    /// Offset and batch of the frame that the host was writing when it died.
-    torn: Option<(u64, u64)>,
+    /// Offset behind the last frame.
+    end: u64,
+    /// Batch of the frame at the end, which the host was writing when it died.
+    torn: Option<u64>,
 }
 
 /// Frames behind one that cannot be read.
@@ -65,7 +67,7 @@ impl FileLog {
     ) -> Result<u64, OpenError> {
         let active = self.active.live(self.seed, applied)?;
         let spare = self.spare.live(self.seed, applied)?;
-        let torn = [active.torn, spare.torn];
+        let ends = [(active.end, active.torn), (spare.end, spare.torn)];
         let mut parts: Vec<_> = [(active, &mut self.active), (spare, &mut self.spare)]
             .into_iter()
             .filter_map(|(frames, part)| frames.live.map(|live| (live, part)))
@@ -83,10 +85,8 @@ impl FileLog {
             part.each(self.seed, &live, each)?;
         }
         // Only now, so that a log that is refused stays as it is.
-        for (part, torn) in [&mut self.active, &mut self.spare].into_iter().zip(torn) {
-            if let Some((offset, batch)) = torn {
-                part.cut_off(offset, batch)?;
-            }
+        for (part, (end, torn)) in [&mut self.active, &mut self.spare].into_iter().zip(ends) {
+            part.cut_off(end, torn)?;
             part.end = FRAMES;
         }
         self.next = last + 1;
@@ -156,19 +156,28 @@ impl Part {
                 }
                 Some(later) => return Err(self.lost(offset, known + 1, later.readable)),
                 None if self.is_damaged_header(seed, offset, known)? => return Err(self.lost(offset, known + 1, 0)),
-                None => return Ok(Frames { live, torn: torn.then_some((offset, known + 1)) }),
+                None => return Ok(Frames { live, end: offset, torn: torn.then_some(known + 1) }),
             }
         }
     }
 
-    fn cut_off(&mut self, offset: u64, batch: u64) -> Result<(), OpenError> {
-        tracing::warn!(
-            path = %self.path.display(),
-            at = offset,
-            batch,
-            "the last batch of the log was not written to its end, and is cut off: nobody was told that it was accepted"
-        );
-        self.end = offset;
+    /// Removes what may stand behind the last frame, also where nothing is seen. There, a host that died may have removed a batch
+    /// whose sync had failed, and the sync of the removal may have failed, too. The kernel then shows the removal and does not
+    /// write it again, while the disk may have the batch; after a power failure that batch would be found beside the one that has
+    /// its number by then.
+    fn cut_off(&mut self, end: u64, torn: Option<u64>) -> Result<(), OpenError> {
+        if let Some(batch) = torn {
+            tracing::warn!(
+                path = %self.path.display(),
+                at = end,
+                batch,
+                "the last batch of the log was not written to its end, and is cut off: nobody was told that it was accepted"
+            );
+        }
+        if end.saturating_add(HEADER as u64) > self.size {
+            return Ok(());
+        }
+        self.end = end;
         self.retract().map_err(io_error("write", &self.path))
     }
 
