@@ -43,7 +43,7 @@ const MAX_FILE_NAME: usize = 120;
 pub(crate) const MCP_SERVER: &str = "agent-host";
 /// The variable of the token of the run's MCP server, for agents that take tokens from variables.
 pub(crate) const MCP_TOKEN: &str = "AGENT_HOST_MCP_TOKEN";
-/// What the run is about, for programs.
+/// The file with the facts of the run, for programs.
 const CONTEXT: &str = "agent-context.json";
 /// The MCP endpoint of the run, for programs that read such a file.
 const MCP: &str = "mcp.json";

@@ -1,6 +1,6 @@
 //! Requests of agents that are passed on: to a server, or to the host of the run.
 //!
-//! Those to the host say that they were passed on (`Via`): the host does not take an agent for a user of this machine
+//! Requests to the host say that they were passed on (`Via`): the host does not take an agent for a user of this machine
 //! (`loopback_without_key`).
 
 use std::{

@@ -351,7 +351,7 @@ impl Disk {
         self.0.lock().has_lied
     }
 
-    /// What was not durable is lost, or not.
+    /// Writes that were not durable are lost, or not.
     pub(super) fn lose(&self) {
         let state = &mut *self.0.lock();
         for (number, file) in state.files.iter_mut().enumerate() {

@@ -173,7 +173,7 @@ fn audited(ledger: &Ledger) -> Result<Vec<u64>, LedgerError> {
     }
 }
 
-/// What the seeds have met, so that a test which meets nothing fails.
+/// Events that the seeds have met, so that a test which meets nothing fails.
 #[derive(Debug, Default)]
 struct Met {
     acknowledged: AtomicU64,

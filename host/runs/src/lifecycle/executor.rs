@@ -475,7 +475,7 @@ async fn start_claimed(task: &mut RunTask, handle: &ClaimHandle) -> Result<(Runn
     Ok((assembled.running, context))
 }
 
-/// What the executor of a claim is given with the start of its run.
+/// The answer to the executor of a claim whose run has begun.
 fn claim_start(task: &RunTask, handle: &ClaimHandle, context: Box<RawValue>) -> ClaimStart {
     let mcp = task.runs.mcp_access(task.run_id(), handle.claim);
     ClaimStart { context, mcp, http_hosts: task.run.terms.grant.permissions.http_hosts.clone() }
