@@ -165,7 +165,7 @@ async fn answer_of_host(request: Request<Incoming>, host: SocketAddr, line: &mut
             let is_kept = kept.is_some();
             let mut open = match kept {
                 Some(open) => open,
-                None => Line::new(TcpStream::connect(host).await.map_err(|error| error.to_string())?).await?,
+                None => Line::new(connect(host).await.map_err(|error| error.to_string())?).await?,
             };
             // An error is that of the request as well.
             let _ = open.sender.ready().await;
@@ -184,6 +184,13 @@ async fn answer_of_host(request: Request<Incoming>, host: SocketAddr, line: &mut
     };
     let answered: Result<Answer, String> = answered.await;
     answered.unwrap_or_else(|error| unreachable(&host.ip().to_string(), host.port(), &error))
+}
+
+async fn connect(host: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(host).await?;
+    // Small messages are not held back.
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Sends a request to the server that it is for, on a connection of its own.

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -59,7 +60,7 @@ fn first_event(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut times = Vec::new();
-    with_host(session, "first", "landlock", |client, _| {
+    with_host(session, "first", "landlock", |client, _, _| {
         for round in 0..ROUNDS {
             let run = send(client, &format!("first-{round}"), &json!({ "do": "first", "after": AFTER }))?;
             let mut added = None;
@@ -88,7 +89,7 @@ fn events(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut per_second = f64::NAN;
-    with_host(session, "events", "landlock", |client, _| {
+    with_host(session, "events", "landlock", |client, _, _| {
         let run = send(client, "events", &json!({ "do": "events", "count": EVENTS, "after": AFTER }))?;
         let (mut count, mut first, mut last) = (0_usize, None, Instant::now());
         follow(client, &run, |kind, _| {
@@ -119,9 +120,8 @@ fn calls(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let (mut per_second, mut direct) = (f64::NAN, f64::NAN);
-    let agent = session.dir("harness-endpoint-agent")?.join("agent.py");
-    with_host(session, "endpoint", "landlock", |client, host| {
-        let said = process::output(Command::new("python3").arg(&agent).args(["direct", host.url(), &CALLS.to_string()]))?;
+    with_host(session, "endpoint", "landlock", |client, host, agent| {
+        let said = process::output(Command::new("python3").arg(agent).args(["direct", host.url(), &CALLS.to_string()]))?;
         direct = CALLS as f64 / said.trim().parse::<f64>().with_context(|| format!("the executor says `{said}`"))?;
         let run = send(client, "endpoint", &json!({ "do": "calls", "count": CALLS }))?;
         let mut said = String::new();
@@ -152,7 +152,7 @@ fn starts(session: &mut Session) -> anyhow::Result<()> {
             toolchain::need_bubblewrap()?;
         }
         let mut times = Vec::new();
-        with_host(session, &format!("start-{isolation}"), isolation, |client, _| {
+        with_host(session, &format!("start-{isolation}"), isolation, |client, _, _| {
             for round in 0..ROUNDS {
                 let began = Instant::now();
                 let run = send(client, &format!("start-{round}"), &json!({ "do": "first", "after": 0 }))?;
@@ -180,7 +180,7 @@ fn idle(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut found = [f64::NAN; 2];
-    with_host(session, "idle", "landlock", |client, host| {
+    with_host(session, "idle", "landlock", |client, host, _| {
         // The first run of a process sets up more than itself.
         let run = send(client, "before", &json!({ "do": "first", "after": 0 }))?;
         follow(client, &run, |_, _| Ok(()))?;
@@ -214,7 +214,7 @@ fn with_host(
     session: &Session,
     name: &str,
     isolation: &str,
-    work: impl FnOnce(&Client, &HostProcess) -> anyhow::Result<()>,
+    work: impl FnOnce(&Client, &HostProcess, &Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     toolchain::need_python()?;
     // What is on the PATH may be a script that chooses an interpreter.
@@ -235,7 +235,7 @@ fn with_host(
     );
     let site = Site::holding(session, &name, &[], &config)?;
     let host = site.start(session)?.host;
-    let worked = work(&Client::new(host.url()), &host);
+    let worked = work(&Client::new(host.url()), &host, &agent);
     // Its runs go back to the queue, and its agents end.
     host.stop()?;
     worked
