@@ -23,9 +23,16 @@ use crate::{
 /// Roots that are remembered before those that have ended are forgotten.
 const ROOTS: usize = 1_000;
 
-/// The trees with more than one run, and those that may get more, by their roots.
+/// The trees with more than one run, and those that may get more.
 #[derive(Default)]
-pub(crate) struct Trees(Mutex<HashMap<RunId, Arc<Tree>>>);
+pub(crate) struct Trees(Mutex<KnownTrees>);
+
+#[derive(Default)]
+struct KnownTrees {
+    by_root: HashMap<RunId, Arc<Tree>>,
+    /// Number of roots that were active when all were last looked at.
+    active: usize,
+}
 
 /// The runs below one root.
 pub(crate) struct Tree {
@@ -57,16 +64,18 @@ impl Trees {
 
     fn of(&self, ledger: &Ledger, run: RunId) -> Result<Arc<Tree>, LedgerError> {
         let root = root(ledger, run)?;
-        if let Some(tree) = self.0.lock().get(&root) {
+        if let Some(tree) = self.0.lock().by_root.get(&root) {
             return Ok(Arc::clone(tree));
         }
         // The host has started since, or the root is new.
         let found = Arc::new(read(ledger, root)?);
-        let mut trees = self.0.lock();
-        if trees.len() >= ROOTS {
-            trees.retain(|root, _| !has_ended(ledger, *root));
+        let mut known = self.0.lock();
+        // Each root that stays is looked at again when there are twice as many, so that many active ones cost a new one nothing.
+        if known.by_root.len() >= ROOTS.max(2 * known.active) {
+            known.by_root.retain(|root, _| !has_ended(ledger, *root));
+            known.active = known.by_root.len();
         }
-        Ok(Arc::clone(trees.entry(root).or_insert(found)))
+        Ok(Arc::clone(known.by_root.entry(root).or_insert(found)))
     }
 }
 
