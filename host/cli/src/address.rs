@@ -7,10 +7,15 @@ use std::{
     fs::{self, File, TryLockError},
     io::{self, Read, Write},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 /// Name of the file in the data directory.
 const NAME: &str = "server.address";
+/// Tries to lock the file, and the pause between them.
+const LOOKS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(10);
 /// Longest address that is read.
 const MAX_BYTES: u64 = 1024;
 
@@ -30,11 +35,22 @@ impl AddressFile {
     pub(crate) fn write(data_dir: &Path, url: &str) -> io::Result<Self> {
         let path = data_dir.join(NAME);
         let mut file = File::options().create(true).write(true).truncate(false).open(&path)?;
-        file.try_lock().map_err(io::Error::from)?;
+        lock(&file)?;
         file.set_len(0)?;
         writeln!(file, "{url}")?;
         Ok(Self { path, _file: file })
     }
+}
+
+/// Locks the file of a server. A command that looks at a file which a crash has left holds it for a moment.
+fn lock(file: &File) -> io::Result<()> {
+    for _ in 0..LOOKS {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+            locked => return locked.map_err(io::Error::from),
+        }
+    }
+    file.try_lock().map_err(io::Error::from)
 }
 
 impl Drop for AddressFile {
@@ -70,7 +86,15 @@ mod tests {
         // A crash leaves the file, and its address may be of another program by now.
         fs::write(dir.path().join(NAME), "http://127.0.0.1:333333\n").unwrap();
         assert_eq!(find(dir.path()), None);
+        // A command that looks at it does not keep a server from starting.
+        let looking = File::open(dir.path().join(NAME)).unwrap();
+        looking.lock_shared().unwrap();
+        let looks = thread::spawn(move || {
+            thread::sleep(5 * PAUSE);
+            drop(looking);
+        });
         let _file = AddressFile::write(dir.path(), "http://127.0.0.1:4").unwrap();
         assert_eq!(find(dir.path()).as_deref(), Some("http://127.0.0.1:4"), "nothing of the old address is left");
+        looks.join().unwrap();
     }
 }
