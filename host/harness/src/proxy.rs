@@ -209,7 +209,7 @@ async fn answer(request: Request<Incoming>, judge: &Judge, tunnel: &Tunnel) -> A
         Ok(peer) if judge.egress.is_own_host(peer) => TunnelEnd::OwnHost(peer),
         Ok(_) => TunnelEnd::Bytes(outside),
         // It has gone already.
-        Err(error) => return relay::unreachable(&host, port, &error.to_string()),
+        Err(error) => return relay::bad_gateway(&host, port, &error.to_string()),
     };
     *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((on(request), end));
     Response::new(Either::Left(Full::default()))
@@ -218,7 +218,7 @@ async fn answer(request: Request<Incoming>, judge: &Judge, tunnel: &Tunnel) -> A
 /// Passes a request on to the destination, if that is allowed.
 async fn pass_on(request: Request<Incoming>, (host, port): (&str, u16), judge: &Judge) -> Answer {
     match judge.connect(host, port).await {
-        Ok(outside) => relay::forward(request, outside).await.unwrap_or_else(|error| relay::unreachable(host, port, &error)),
+        Ok(outside) => relay::forward(request, outside).await.unwrap_or_else(|error| relay::bad_gateway(host, port, &error)),
         Err(refusal) => refusal,
     }
 }

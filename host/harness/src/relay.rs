@@ -183,7 +183,7 @@ async fn answer_of_host(request: Request<Incoming>, host: SocketAddr, line: &mut
         }
     };
     let answered: Result<Answer, String> = answered.await;
-    answered.unwrap_or_else(|error| unreachable(&host.ip().to_string(), host.port(), &error))
+    answered.unwrap_or_else(|error| bad_gateway(&host.ip().to_string(), host.port(), &error))
 }
 
 async fn connect(host: SocketAddr) -> io::Result<TcpStream> {
@@ -250,7 +250,7 @@ pub(crate) fn plain(status: StatusCode, text: String) -> Answer {
 }
 
 /// The answer where a server is not reached.
-pub(crate) fn unreachable(host: &str, port: u16, error: &str) -> Answer {
+pub(crate) fn bad_gateway(host: &str, port: u16, error: &str) -> Answer {
     plain(StatusCode::BAD_GATEWAY, format!("{host}:{port}: {error}"))
 }
 

@@ -157,11 +157,11 @@ mod tests {
         StateWrite { scope_key: "s".into(), key: key.into(), value, ..StateWrite::default() }
     }
 
-    fn admit(overlay: &Overlay, key: &str, value: Option<&str>) -> AdmittedValues {
+    fn admit(overlay: &Overlay, writes: Vec<StateWrite>) -> AdmittedValues {
         let mut admitted = None;
         overlay
             .admit(
-                vec![write(key, value)],
+                writes,
                 |_| Ok(None),
                 |it| {
                     admitted = Some(it);
@@ -179,8 +179,8 @@ mod tests {
     #[test]
     fn the_last_admitted_value_is_seen_and_an_earlier_one_comes_back_when_it_is_refused() {
         let overlay = Overlay::default();
-        let first = admit(&overlay, "k", Some("1"));
-        let second = admit(&overlay, "k", None);
+        let first = admit(&overlay, vec![write("k", Some("1"))]);
+        let second = admit(&overlay, vec![write("k", None)]);
         assert_eq!(value_of(&overlay, "k"), Some(None));
         overlay.settle([second]);
         assert_eq!(value_of(&overlay, "k"), Some(Some("1".into())));
@@ -200,23 +200,9 @@ mod tests {
     fn operations_of_several_scopes_are_settled_in_any_order_and_leave_nothing() {
         let overlay = Overlay::default();
         let scoped = |scope: &str, value: &str| StateWrite { scope_key: scope.into(), ..write("k", Some(value)) };
-        let admit = |writes| {
-            let mut admitted = None;
-            overlay
-                .admit(
-                    writes,
-                    |_| Ok(None),
-                    |it| {
-                        admitted = Some(it);
-                        Ok(())
-                    },
-                )
-                .unwrap();
-            admitted.unwrap()
-        };
-        let first = admit(vec![scoped("a", "1"), scoped("b", "1"), scoped("a", "2")]);
-        let second = admit(vec![scoped("b", "3")]);
-        let third = admit(vec![scoped("c", "4"), scoped("a", "5")]);
+        let first = admit(&overlay, vec![scoped("a", "1"), scoped("b", "1"), scoped("a", "2")]);
+        let second = admit(&overlay, vec![scoped("b", "3")]);
+        let third = admit(&overlay, vec![scoped("c", "4"), scoped("a", "5")]);
         let seen = |scope: &str| overlay.scope(scope).remove("k").flatten().map(|value| value.get().to_owned());
         assert_eq!(["a", "b", "c", "d"].map(seen), [Some("5".into()), Some("3".into()), Some("4".into()), None]);
         overlay.settle([third, first]);
