@@ -7,6 +7,8 @@ use agent_host_protocol::{ApiError, message::ArtifactRef};
 use async_trait::async_trait;
 
 pub mod egress;
+#[doc(hidden)]
+pub mod fuzz;
 mod http_client;
 pub mod key_set;
 pub mod knowledge;

@@ -18,9 +18,9 @@ use super::{
     Embedder,
     base::Base,
     error::KnowledgeError,
-    extract::{self, MAX_FILE_BYTES, extract, one_line},
-    guard,
-    passages::{self, Passage},
+    extract::{self, MAX_FILE_BYTES, one_line},
+    passages::{Passage, PassageSize},
+    reader::{self, ReadDocument},
     report::{AddOptions, AddProgress, AddReport, FileFailure, FileOutcome, RemoveReport},
     scan::{self, Candidate, document_id},
     store::{DocumentRecord, RESERVED, Snapshot, Writer},
@@ -71,6 +71,8 @@ struct Settings {
     config: KnowledgeBaseConfig,
     metadata: Map<String, Value>,
     embedding: Option<String>,
+    /// The program whose processes read documents of nested formats.
+    reader: Option<PathBuf>,
 }
 
 impl Settings {
@@ -135,6 +137,7 @@ pub(crate) async fn add(
     base: Arc<Base>,
     paths: &[PathBuf],
     options: AddOptions,
+    reader: Option<PathBuf>,
     progress: &mut (dyn FnMut(AddProgress) + Send),
 ) -> Result<AddReport, KnowledgeError> {
     check(&options)?;
@@ -144,6 +147,7 @@ pub(crate) async fn add(
         config: base.config.clone(),
         metadata: options.metadata,
         embedding: embedder.as_ref().map(|embedder| embedder.name()),
+        reader,
     });
     let (paths_given, of) = (paths.to_vec(), base.clone());
     let (writer, snapshot, scan) = blocking(move || {
@@ -313,14 +317,10 @@ fn prepare(kb_id: &str, candidate: &Candidate, settings: &Arc<Settings>, snapsho
         return PreparedFile::Unchanged;
     }
     let size = bytes.len() as u64;
-    let (kind, of) = (candidate.kind, settings.clone());
-    let extracted = guard::run(READ_LIMIT, move || {
-        let extracted = extract(&bytes, kind)?;
-        let (passages, heading) = passages::split(&extracted.text, extracted.headings, &of.config)?;
-        Ok((extracted.kind, extracted.title.or(heading), passages))
-    });
-    let (kind, title, passages) = match extracted {
-        Ok(extracted) => extracted,
+    let passage_size = PassageSize::from(&settings.config);
+    let read = reader::read(settings.reader.as_deref(), bytes, candidate.kind, passage_size, READ_LIMIT);
+    let ReadDocument { kind, title, passages } = match read {
+        Ok(read) => read,
         Err(reason) => return PreparedFile::Failed(reason),
     };
     let name = candidate.source.file_name().unwrap_or_default().to_string_lossy();

@@ -6,6 +6,7 @@ use html2text::{
     config,
     render::{TaggedLine, TextDecorator},
 };
+use serde::{Deserialize, Serialize};
 
 /// A file has so many bytes at most: a book has 1 MiB of text.
 pub(crate) const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
@@ -23,7 +24,8 @@ const MAX_UNREADABLE_PERCENT: usize = 10;
 const MAX_TITLE_CHARS: usize = 200;
 
 /// The format of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     Text,
     Markdown,

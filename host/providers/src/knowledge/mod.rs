@@ -20,6 +20,7 @@ mod extract;
 mod filter;
 mod guard;
 mod passages;
+mod reader;
 mod report;
 mod retrieve;
 mod scan;
@@ -29,7 +30,13 @@ mod vectors;
 pub use agent_host_config::KnowledgeBaseConfig;
 use base::Base;
 pub use error::KnowledgeError;
+pub use reader::{DOCUMENT_READER, read_document};
 pub use report::{AddOptions, AddProgress, AddReport, DocumentInfo, FileFailure, FileOutcome, KnowledgeBaseInfo, RemoveReport};
+
+/// The text of a document, for [`crate::fuzz`].
+pub(crate) fn document_text(bytes: &[u8], name: &str) -> Result<String, String> {
+    extract::extract(bytes, extract::Kind::of_name(Path::new(name))).map(|extracted| extracted.text)
+}
 
 /// A model that turns texts into vectors.
 #[async_trait]
@@ -69,6 +76,7 @@ pub struct Services {
 #[derive(Clone)]
 pub struct Knowledge {
     bases: Arc<[Arc<Base>]>,
+    reader: Option<PathBuf>,
 }
 
 impl Knowledge {
@@ -91,7 +99,14 @@ impl Knowledge {
             }
             bases.push(Arc::new(Base::new(config.clone(), services(config), dir.join(&config.id))));
         }
-        Ok(Self { bases: bases.into() })
+        Ok(Self { bases: bases.into(), reader: None })
+    }
+
+    /// The same, with a program whose processes read PDF and HTML ([`DOCUMENT_READER`]): what a document asks of its parser is
+    /// bounded then. Without one, threads of this process read them.
+    #[must_use]
+    pub fn with_reader(self, program: Option<PathBuf>) -> Self {
+        Self { reader: program, ..self }
     }
 
     /// All, in the order of the configuration. Reads files where something has changed.
@@ -143,7 +158,7 @@ impl Knowledge {
         options: AddOptions,
         progress: &mut (dyn FnMut(AddProgress) + Send),
     ) -> Result<AddReport, KnowledgeError> {
-        add::add(self.base(kb_id)?, paths, options, progress).await
+        add::add(self.base(kb_id)?, paths, options, self.reader.clone(), progress).await
     }
 
     /// All documents, by path. Reads files where something has changed.

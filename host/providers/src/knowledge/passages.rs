@@ -2,6 +2,7 @@
 
 use agent_host_config::KnowledgeBaseConfig;
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use serde::{Deserialize, Serialize};
 use text_splitter::{ChunkConfig, MarkdownSplitter, TextSplitter};
 
 use super::extract::one_line;
@@ -9,8 +10,22 @@ use super::extract::one_line;
 /// Number of bytes that are split at a time.
 const BLOCK_BYTES: usize = 32 * 1024;
 
+/// The size of passages, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PassageSize {
+    pub(crate) chars: usize,
+    /// Characters that a passage has in common with the one before.
+    pub(crate) overlap: usize,
+}
+
+impl From<&KnowledgeBaseConfig> for PassageSize {
+    fn from(config: &KnowledgeBaseConfig) -> Self {
+        Self { chars: config.passage_chars, overlap: config.overlap_chars }
+    }
+}
+
 /// A passage and the headings above it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Passage {
     pub(crate) text: String,
     /// From the outermost in, with ` > ` between them; empty for none.
@@ -18,10 +33,10 @@ pub(crate) struct Passage {
 }
 
 /// The passages of a text, and its first heading.
-pub(crate) fn split(text: &str, headings: bool, config: &KnowledgeBaseConfig) -> Result<(Vec<Passage>, Option<String>), String> {
+pub(crate) fn split(text: &str, headings: bool, size: PassageSize) -> Result<(Vec<Passage>, Option<String>), String> {
     let size = || {
-        ChunkConfig::new(config.passage_chars)
-            .with_overlap(config.overlap_chars)
+        ChunkConfig::new(size.chars)
+            .with_overlap(size.overlap)
             .map_err(|error| format!("it cannot be cut into passages: {error}"))
     };
     let blocks = blocks(text);
@@ -114,8 +129,8 @@ fn outline(text: &str) -> Vec<Heading> {
 mod tests {
     use super::*;
 
-    fn config(passage_chars: usize, overlap_chars: usize) -> KnowledgeBaseConfig {
-        KnowledgeBaseConfig { passage_chars, overlap_chars, ..KnowledgeBaseConfig::new("docs") }
+    const fn size(chars: usize, overlap: usize) -> PassageSize {
+        PassageSize { chars, overlap }
     }
 
     #[test]
@@ -124,7 +139,7 @@ mod tests {
         let text = format!(
             "# Top\n\n## First\n\n{body}\n\n```\n# no heading\n```\n\n## Second `code`\n\n{body}\n\nAgain\n=====\n\nend {body}"
         );
-        let (passages, title) = split(&text, true, &config(200, 0)).unwrap();
+        let (passages, title) = split(&text, true, size(200, 0)).unwrap();
         assert_eq!(title.as_deref(), Some("Top"));
         assert!(passages.iter().all(|p| p.text.chars().count() <= 200));
         let of = |needle: &str| passages.iter().find(|p| p.text.contains(needle)).unwrap().heading.clone();
@@ -137,10 +152,10 @@ mod tests {
     #[test]
     fn text_without_spaces_is_cut_too_and_overlaps() {
         let text: String = "知识库里有很多文档。".repeat(100);
-        let (passages, title) = split(&text, false, &config(100, 20)).unwrap();
+        let (passages, title) = split(&text, false, size(100, 20)).unwrap();
         assert!(title.is_none() && passages.len() > 10);
         assert!(passages.iter().all(|p| p.text.chars().count() <= 100 && p.heading.is_empty()));
-        let (passages, _) = split(&"x".repeat(10_000), false, &config(1_000, 0)).unwrap();
+        let (passages, _) = split(&"x".repeat(10_000), false, size(1_000, 0)).unwrap();
         assert_eq!(passages.len(), 10);
     }
 
@@ -158,6 +173,6 @@ mod tests {
 
     #[test]
     fn text_without_letters_is_no_passage() {
-        assert_eq!(split("---\n\n***\n", true, &config(100, 0)).unwrap(), (vec![], None));
+        assert_eq!(split("---\n\n***\n", true, size(100, 0)).unwrap(), (vec![], None));
     }
 }

@@ -12,8 +12,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     failure::{Category, ProviderMessage, quote},
+    forms::{Form, Piece, PieceReader},
     names::ToolNames,
     pieces::Pieces,
+    signatures,
 };
 use crate::redact::Redactor;
 
@@ -31,6 +33,8 @@ const MAX_PLAUSIBLE_TOKENS: u64 = 100_000_000;
 pub(super) struct Assembler {
     names: ToolNames,
     redactor: Redactor,
+    /// `None` for chat completions.
+    reader: Option<PieceReader>,
     text: ModelText,
     reasoning: ModelText,
     refused: bool,
@@ -60,15 +64,18 @@ struct PartialCall {
     id: String,
     name: String,
     arguments: String,
+    /// The signature of the thoughts behind it; empty where the provider gives none.
+    signature: String,
 }
 
 impl Assembler {
     /// For the answer to a conversation of `turn` messages, with at most `limit` bytes of content.
-    pub(super) fn new(names: ToolNames, redactor: Redactor, turn: usize, limit: usize) -> Self {
+    pub(super) fn new(form: Form, names: ToolNames, redactor: Redactor, turn: usize, limit: usize) -> Self {
         let spoken = || ModelText { pieces: Pieces::new(&redactor), whole: String::new() };
         Self {
             text: spoken(),
             reasoning: spoken(),
+            reader: form.reader(),
             names,
             redactor,
             refused: false,
@@ -105,11 +112,65 @@ impl Assembler {
         }
         let value: Value = serde_json::from_slice(data)
             .map_err(|_| Category::InvalidResponse.error("the provider sends something in its stream that is not JSON"))?;
-        self.value(&value, "delta", out)
+        self.event_value(&value, out)
+    }
+
+    /// Takes in one event, and gives what can be passed on.
+    pub(super) fn event_value(&mut self, value: &Value, out: &mut Vec<ModelChunk>) -> Result<(), ApiError> {
+        if self.ended {
+            return Ok(());
+        }
+        match &mut self.reader {
+            None => self.value(value, "delta", out),
+            Some(reader) => {
+                let pieces = reader.event(value);
+                pieces.into_iter().try_for_each(|piece| self.piece(piece, out))
+            }
+        }
+    }
+
+    /// Takes in a piece of an answer in another form than that of chat completions.
+    fn piece(&mut self, piece: Piece, out: &mut Vec<ModelChunk>) -> Result<(), ApiError> {
+        match piece {
+            Piece::Text(text) => self.say(&text, out)?,
+            Piece::Reasoning(text) => self.think(&text, out)?,
+            Piece::Refusal(text) => {
+                self.refused |= !text.is_empty();
+                self.say(&text, out)?;
+            }
+            Piece::Call { index, id, name, arguments } => {
+                let function = json!({ "name": name, "arguments": arguments });
+                self.call(Some(index), Some(&Value::String(id)), &function)?;
+            }
+            Piece::Signature { index, signature } => {
+                self.take(signature.len())?;
+                let at = self.by_index.get(&index).copied();
+                if let Some(call) = at.and_then(|at| self.calls.get_mut(at)) {
+                    call.signature.push_str(&signature);
+                }
+            }
+            Piece::Finish(reason) => self.finish_reason = Some(self.reason(&reason)),
+            Piece::Usage(usage) => self.usage = plausible(usage),
+            Piece::Failed(error) => return Err(ProviderMessage::of_value(&error, &self.redactor).into_late_error()),
+            Piece::Broken { category, message } => return Err(category.error(quote(&self.redactor.text(&message)))),
+            Piece::End => self.ended = true,
+        }
+        Ok(())
+    }
+
+    /// A reason to stop, without the key and no longer than such a word is.
+    fn reason(&self, reason: &str) -> String {
+        self.redactor.text(reason).chars().take(MAX_FINISH_REASON_CHARS).collect()
     }
 
     /// Takes in a whole answer, of a provider that does not stream.
     pub(super) fn whole(&mut self, value: &Value, out: &mut Vec<ModelChunk>) -> Result<(), ApiError> {
+        if self.reader.is_some() {
+            if let Some(error) = value.get("error").filter(|error| !error.is_null()) {
+                return Err(ProviderMessage::of_value(error, &self.redactor).into_late_error());
+            }
+            return Err(Category::InvalidResponse.error("the provider was asked for a stream of events, and gives none"));
+        }
         self.value(value, "message", out)?;
         if value.get("choices").and_then(Value::as_array).is_none_or(Vec::is_empty) {
             return Err(Category::InvalidResponse.error("the response of the provider has no `choices`"));
@@ -138,8 +199,7 @@ impl Assembler {
             self.delta(delta, out)?;
         }
         if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str).filter(|reason| !reason.is_empty()) {
-            let reason: String = self.redactor.text(reason).chars().take(MAX_FINISH_REASON_CHARS).collect();
-            self.finish_reason = Some(reason);
+            self.finish_reason = Some(self.reason(reason));
         }
         Ok(())
     }
@@ -147,11 +207,7 @@ impl Assembler {
     fn delta(&mut self, delta: &Value, out: &mut Vec<ModelChunk>) -> Result<(), ApiError> {
         let reasoning = ["reasoning_content", "reasoning"].iter().filter_map(|key| delta.get(*key)?.as_str());
         if let Some(reasoning) = reasoning.into_iter().find(|text| !text.is_empty()) {
-            self.take(reasoning.len())?;
-            let piece = self.reasoning.pieces.push(reasoning);
-            if !piece.is_empty() {
-                out.push(ModelChunk::Reasoning(piece));
-            }
+            self.think(reasoning, out)?;
         }
         match delta.get("content") {
             Some(Value::String(text)) => self.say(text, out)?,
@@ -173,6 +229,15 @@ impl Assembler {
         // The form before tools.
         if let Some(function) = delta.get("function_call").filter(|call| call.is_object()) {
             self.call(Some(0), None, function)?;
+        }
+        Ok(())
+    }
+
+    fn think(&mut self, text: &str, out: &mut Vec<ModelChunk>) -> Result<(), ApiError> {
+        self.take(text.len())?;
+        let piece = self.reasoning.pieces.push(text);
+        if !piece.is_empty() {
+            out.push(ModelChunk::Reasoning(piece));
         }
         Ok(())
     }
@@ -271,7 +336,7 @@ impl Assembler {
             out.push(ModelChunk::Text(text));
         }
         let reason = self.finish_reason.take();
-        let tool_calls = self.tool_calls(reason.as_deref())?;
+        let (tool_calls, signatures) = self.tool_calls(reason.as_deref())?;
         let finish_reason = match reason.as_deref() {
             Some("tool_calls" | "function_call" | "stop") if !tool_calls.is_empty() => "tool-calls",
             Some("content_filter") => "content-filter",
@@ -284,7 +349,8 @@ impl Assembler {
         .to_owned();
         let nothing = self.text.whole.is_empty() && tool_calls.is_empty();
         let text = std::mem::take(&mut self.text.whole);
-        let content = if text.is_empty() { vec![] } else { vec![ContentPart::Text(text)] };
+        let mut content = if text.is_empty() { vec![] } else { vec![ContentPart::Text(text)] };
+        content.extend(signatures);
         let message = Message { role: Role::Assistant, content, name: None, tool_calls, tool_call_id: None };
         // Something was read, and what was said took tokens: zeros are a provider that does not count.
         let usage = self.usage.filter(|usage| usage.input > 0 && (usage.output > 0 || nothing));
@@ -292,7 +358,9 @@ impl Assembler {
         Ok(())
     }
 
-    fn tool_calls(&mut self, reason: Option<&str>) -> Result<Vec<ToolCall>, ApiError> {
+    /// The tool calls, and the parts of the message that keep their signatures.
+    fn tool_calls(&mut self, reason: Option<&str>) -> Result<(Vec<ToolCall>, Vec<ContentPart>), ApiError> {
+        let mut signatures = Vec::new();
         let mut calls: Vec<ToolCall> = Vec::with_capacity(self.calls.len());
         for (at, call) in std::mem::take(&mut self.calls).into_iter().enumerate() {
             let tool_name = self.redactor.text(self.names.to_host(call.name.trim())).into_owned();
@@ -327,9 +395,12 @@ impl Assembler {
                     call_id.push('_');
                 }
             }
+            if !call.signature.is_empty() {
+                signatures.push(signatures::part(&call_id, &self.redactor.text(&call.signature)));
+            }
             calls.push(ToolCall { call_id, tool_name, parameters });
         }
-        Ok(calls)
+        Ok((calls, signatures))
     }
 }
 
@@ -340,10 +411,16 @@ pub(super) fn plausible_usage(usage: &Value) -> Option<TokenUsage> {
     let output = number("/completion_tokens").or_else(|| number("/output_tokens"))?;
     let cached = number("/prompt_tokens_details/cached_tokens").or_else(|| number("/prompt_cache_hit_tokens"));
     let reasoning = number("/completion_tokens_details/reasoning_tokens");
-    Some(TokenUsage {
+    plausible(TokenUsage { input, output, cached_input: cached, reasoning })
+}
+
+/// The same usage without what cannot be; `None` where its sums cannot be.
+fn plausible(usage: TokenUsage) -> Option<TokenUsage> {
+    let TokenUsage { input, output, cached_input, reasoning } = usage;
+    (input.max(output) <= MAX_PLAUSIBLE_TOKENS).then(|| TokenUsage {
         input,
         output,
-        cached_input: cached.filter(|cached| *cached <= input),
+        cached_input: cached_input.filter(|cached| *cached <= input),
         reasoning: reasoning.filter(|reasoning| *reasoning <= output),
     })
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::{
     failure::{Category, quote},
     names::ToolNames,
+    signatures,
 };
 use crate::ArtifactSource;
 
@@ -64,14 +65,13 @@ pub(super) async fn body(
     request: &ModelRequest,
     artifacts: &dyn ArtifactSource,
 ) -> Result<(Bytes, ToolNames), ApiError> {
-    let calls = request.messages.iter().flat_map(|message| &message.tool_calls);
-    let names = ToolNames::new(request.tools.iter().map(|tool| &*tool.name).chain(calls.map(|call| &*call.tool_name)));
+    let names = tool_names(request);
     let mut body = config.defaults.clone();
     if let Some(key) = request.session_key.as_ref().filter(|_| config.sends_prompt_cache_key()) {
         body.insert("prompt_cache_key".into(), key.as_str().into());
     }
     body.extend(request.extra_args.clone());
-    let mut images = Images { artifacts, limit: config.max_image_bytes, used: 0 };
+    let mut images = Images::new(artifacts, config.max_image_bytes);
     let mut messages = Vec::with_capacity(request.messages.len());
     for message in &request.messages {
         messages.push(wire_message(config, message, &names, &mut images).await?);
@@ -90,18 +90,34 @@ pub(super) async fn body(
     }
     body.insert("stream".into(), true.into());
     body.insert("stream_options".into(), json!({ "include_usage": true }));
-    match serde_json::to_vec(&body) {
-        Ok(body) => Ok((body.into(), names)),
-        Err(error) => Err(ApiError::invalid_argument(format!("the request cannot be written as JSON: {error}"))),
-    }
+    Ok((encoded(&body)?, names))
+}
+
+/// The names of the tools of a request, and of the calls in its conversation.
+pub(super) fn tool_names(request: &ModelRequest) -> ToolNames {
+    let calls = request.messages.iter().flat_map(|message| &message.tool_calls);
+    ToolNames::new(request.tools.iter().map(|tool| &*tool.name).chain(calls.map(|call| &*call.tool_name)))
+}
+
+/// A body as JSON.
+pub(super) fn encoded(body: &Map<String, Value>) -> Result<Bytes, ApiError> {
+    let unwritable = |error| ApiError::invalid_argument(format!("the request cannot be written as JSON: {error}"));
+    serde_json::to_vec(body).map(Bytes::from).map_err(unwritable)
 }
 
 fn wire_tool(tool: &ToolDefinition, names: &ToolNames) -> Value {
-    let mut function = json!({ "name": names.to_wire(&tool.name), "parameters": tool.parameters });
-    if let (Some(description), Some(function)) = (&tool.description, function.as_object_mut()) {
-        function.insert("description".into(), description.as_str().into());
+    json!({ "type": "function", "function": named_tool(tool, names, "parameters") })
+}
+
+/// A tool with its name and description, and its schema in this member.
+pub(super) fn named_tool(tool: &ToolDefinition, names: &ToolNames, schema: &str) -> Value {
+    let mut wire = json!({ "name": names.to_wire(&tool.name), (schema): tool.parameters });
+    // Some providers refuse an empty description.
+    let description = tool.description.as_ref().filter(|description| !description.is_empty());
+    if let (Some(description), Some(wire)) = (description, wire.as_object_mut()) {
+        wire.insert("description".into(), description.as_str().into());
     }
-    json!({ "type": "function", "function": function })
+    wire
 }
 
 async fn wire_message(
@@ -158,7 +174,7 @@ fn wire_role(config: &ModelConfig, role: Role) -> &'static str {
 }
 
 /// The texts of a message; what is not text is named in its place.
-fn plain_text(message: &Message) -> String {
+pub(super) fn plain_text(message: &Message) -> String {
     let texts: Vec<String> = message.content.iter().map(text_of).collect();
     texts.concat()
 }
@@ -167,6 +183,8 @@ fn text_of(part: &ContentPart) -> String {
     match part {
         ContentPart::Text(text) => text.clone(),
         ContentPart::Artifact(artifact) => note(artifact),
+        // For the provider that made it.
+        ContentPart::Other(value) if signatures::is_signature(value) => String::new(),
         // Passed on as it is, it could make the provider fetch what the runner must not.
         ContentPart::Other(value) => {
             let kind = value.get("type").and_then(Value::as_str).unwrap_or("unknown");
@@ -184,30 +202,18 @@ fn note(artifact: &ArtifactRef) -> String {
 
 /// The content of a user's message: one text, or parts where there are images.
 async fn wire_parts(message: &Message, images: &mut Images<'_>) -> Result<Value, ApiError> {
-    let mut parts: Vec<Value> = Vec::new();
-    let mut text = String::new();
-    for part in &message.content {
-        let image = match part {
-            ContentPart::Artifact(artifact) if is_image(&artifact.media_type) => images.data_url(artifact).await?,
-            _ => None,
-        };
-        match image {
-            Some(url) => {
-                if !text.is_empty() {
-                    parts.push(json!({ "type": "text", "text": std::mem::take(&mut text) }));
-                }
-                parts.push(json!({ "type": "image_url", "image_url": { "url": url } }));
-            }
-            None => text.push_str(&text_of(part)),
-        }
+    let mut parts = images.parts(message, |_| true).await?;
+    if let [Part::Text(text)] = parts.as_mut_slice() {
+        return Ok(Value::String(std::mem::take(text)));
     }
     if parts.is_empty() {
-        return Ok(Value::String(text));
+        return Ok(Value::String(String::new()));
     }
-    if !text.is_empty() {
-        parts.push(json!({ "type": "text", "text": text }));
-    }
-    Ok(Value::Array(parts))
+    let wire = |part| match part {
+        Part::Text(text) => json!({ "type": "text", "text": text }),
+        Part::Image(image) => json!({ "type": "image_url", "image_url": { "url": image.data_url() } }),
+    };
+    Ok(parts.into_iter().map(wire).collect())
 }
 
 /// True if models accept the type as an image. SVG is a text that may contain instructions.
@@ -217,15 +223,68 @@ fn is_image(media_type: &str) -> bool {
 }
 
 /// Reads images within the limit of one request.
-struct Images<'a> {
+pub(super) struct Images<'a> {
     artifacts: &'a dyn ArtifactSource,
     limit: usize,
     used: usize,
 }
 
-impl Images<'_> {
-    /// The image as a URL that holds it; none where the content is no image, whatever the message says.
-    async fn data_url(&mut self, artifact: &ArtifactRef) -> Result<Option<String>, ApiError> {
+/// A part of a message, for a request.
+pub(super) enum Part {
+    /// Not empty.
+    Text(String),
+    Image(Image),
+}
+
+impl Part {
+    fn text(text: String) -> Option<Self> {
+        (!text.is_empty()).then_some(Self::Text(text))
+    }
+}
+
+/// An image, for a request.
+pub(super) struct Image {
+    pub(super) media_type: String,
+    pub(super) base64: String,
+}
+
+impl Image {
+    /// A URL that holds the image.
+    pub(super) fn data_url(&self) -> String {
+        format!("data:{};base64,{}", self.media_type, self.base64)
+    }
+}
+
+impl<'a> Images<'a> {
+    pub(super) const fn new(artifacts: &'a dyn ArtifactSource, limit: usize) -> Self {
+        Self { artifacts, limit, used: 0 }
+    }
+
+    /// The parts of a message: the texts up to the next image are one. Images are those of a user that are read and that `takes` takes;
+    /// others are named in the text.
+    pub(super) async fn parts(&mut self, message: &Message, takes: fn(&str) -> bool) -> Result<Vec<Part>, ApiError> {
+        let (mut parts, mut text) = (Vec::new(), String::new());
+        for part in &message.content {
+            let image = match part {
+                ContentPart::Artifact(artifact) if message.role == Role::User && is_image(&artifact.media_type) => {
+                    self.read(artifact).await?
+                }
+                _ => None,
+            };
+            match image.filter(|image| takes(&image.media_type)) {
+                Some(image) => {
+                    parts.extend(Part::text(std::mem::take(&mut text)));
+                    parts.push(Part::Image(image));
+                }
+                None => text.push_str(&text_of(part)),
+            }
+        }
+        parts.extend(Part::text(text));
+        Ok(parts)
+    }
+
+    /// The image; none where the content is no image, whatever the message says.
+    async fn read(&mut self, artifact: &ArtifactRef) -> Result<Option<Image>, ApiError> {
         let left = self.limit.saturating_sub(self.used);
         let says = artifact.size.and_then(|size| usize::try_from(size).ok()).unwrap_or(0);
         if left == 0 || says > left {
@@ -243,6 +302,6 @@ impl Images<'_> {
         if !is_image(&media_type) || !plain {
             return Ok(None);
         }
-        Ok(Some(format!("data:{media_type};base64,{}", STANDARD.encode(&content.bytes))))
+        Ok(Some(Image { media_type, base64: STANDARD.encode(&content.bytes) }))
     }
 }

@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use agent_host_config::ModelConfig;
+use agent_host_config::{ModelConfig, ProviderKind};
 use agent_host_protocol::ApiError;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use reqwest::{
     Client, Response, StatusCode, Url,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -25,6 +25,8 @@ use super::{
 };
 use crate::{http_client, redact::Redactor, retry_after::retry_after, secret::Secret, trace};
 
+/// The version of the interface of Anthropic.
+const ANTHROPIC_VERSION: &str = "2023-06-01";
 /// First pause before a request is sent again; it doubles each time, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause that the host chooses by itself.
@@ -36,13 +38,38 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Idle connections that are kept open for the next request.
 const IDLE_CONNECTIONS: usize = 8;
 
+/// The media type of server-sent events.
+pub(super) const EVENTS: &str = "text/event-stream";
+/// The media type of JSON.
+pub(super) const JSON: &str = "application/json";
+
+/// The place of a request below the address of the provider, and the answer that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    path: Vec<String>,
+    query: Option<&'static str>,
+    /// Media type of the answer.
+    accept: &'static str,
+}
+
+impl Target {
+    pub(super) fn new<S: Into<String>>(path: impl IntoIterator<Item = S>, accept: &'static str) -> Self {
+        Self { path: path.into_iter().map(Into::into).collect(), query: None, accept }
+    }
+
+    pub(super) fn with_query(self, query: &'static str) -> Self {
+        Self { query: Some(query), ..self }
+    }
+}
+
 /// The client of one provider, with its own connections.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     model: String,
     http: Client,
     base: Url,
-    authorization: Option<HeaderValue>,
+    /// The key, and what the provider wants beside it.
+    headers: HeaderMap,
     pub(super) redactor: Redactor,
     retries: usize,
     idle: Duration,
@@ -52,15 +79,24 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// The way to the provider of `config` with its key.
     pub(super) fn new(config: &ModelConfig, base: Url, key: Option<Secret>) -> Result<Self, String> {
-        let authorization = match &key {
-            Some(key) => {
-                let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose()))
-                    .map_err(|_| "the API key has characters that no HTTP header may have".to_owned())?;
-                value.set_sensitive(true);
-                Some(value)
-            }
-            None => None,
-        };
+        let mut headers = HeaderMap::new();
+        if config.provider == ProviderKind::Anthropic {
+            headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
+        }
+        if config.provider == ProviderKind::Bedrock && key.as_ref().is_some_and(|key| is_access_key(key.expose())) {
+            return Err("the key is an access key of AWS, and requests are not signed: make an API key of Amazon Bedrock".into());
+        }
+        if let Some(key) = &key {
+            let (name, text) = match config.provider {
+                ProviderKind::Anthropic => (HeaderName::from_static("x-api-key"), key.expose().to_owned()),
+                ProviderKind::Gemini => (HeaderName::from_static("x-goog-api-key"), key.expose().to_owned()),
+                _ => (AUTHORIZATION, format!("Bearer {}", key.expose())),
+            };
+            let mut value =
+                HeaderValue::from_str(&text).map_err(|_| "the API key has characters that no HTTP header may have".to_owned())?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
         // No proxy of the environment: a request goes where the configuration says, or nowhere. No redirects: they would
         // carry the conversation to another place. No retries of the library: they are counted here.
         let http = http_client::builder()
@@ -72,7 +108,7 @@ impl Endpoint {
             model: config.id.clone(),
             http,
             base,
-            authorization,
+            headers,
             redactor: Redactor::new(key.into_iter().collect()),
             retries: usize::try_from(config.max_retries).unwrap_or(usize::MAX),
             idle: Duration::from_millis(config.idle_timeout_ms),
@@ -81,18 +117,13 @@ impl Endpoint {
     }
 
     /// Sends a request, again where the provider is busy or failing, until an answer with a good status begins.
-    pub(super) async fn post(
-        self: &Arc<Self>,
-        path: &[&str],
-        body: Bytes,
-        accept: &'static str,
-        bounds: CallBounds<'_>,
-    ) -> Result<Answer, ApiError> {
+    pub(super) async fn post(self: &Arc<Self>, target: &Target, body: Bytes, bounds: CallBounds<'_>) -> Result<Answer, ApiError> {
         let deadline = bounds.deadline;
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
+            segments.pop_if_empty().extend(&target.path);
         }
+        url.set_query(target.query);
         let mut pauses = ExponentialBuilder::default()
             .with_min_delay(FIRST_PAUSE)
             .with_max_delay(LONGEST_PAUSE)
@@ -100,7 +131,7 @@ impl Endpoint {
             .with_jitter()
             .build();
         loop {
-            let failure = match self.attempt(url.clone(), body.clone(), accept, deadline).await {
+            let failure = match self.attempt(url.clone(), body.clone(), target.accept, deadline).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -129,11 +160,8 @@ impl Endpoint {
         accept: &'static str,
         deadline: Instant,
     ) -> Result<Answer, Failure> {
-        let request = self.http.post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
-        let mut request = request.headers(trace::headers()).body(body);
-        if let Some(authorization) = &self.authorization {
-            request = request.header(AUTHORIZATION, authorization.clone());
-        }
+        let request = self.http.post(url).header(CONTENT_TYPE, JSON).header(ACCEPT, accept);
+        let request = request.headers(trace::headers()).headers(self.headers.clone()).body(body);
         let response = match self.wait(request.send(), deadline).await.map_err(Failure::last)? {
             Ok(response) => response,
             Err(error) => return Err(self.unreachable(error)),
@@ -144,7 +172,9 @@ impl Endpoint {
             return Ok(answer);
         }
         let body = answer.error_body().await;
-        let error = ProviderMessage::of_body(&body, &self.redactor).into_error(status.as_u16(), retry_after);
+        let message = ProviderMessage::of_body(&body, &self.redactor);
+        let retry_after = retry_after.or(message.retry_after);
+        let error = message.into_error(status.as_u16(), retry_after);
         Err(Failure { retry: error.retryable, error, retry_after })
     }
 
@@ -181,6 +211,12 @@ impl Endpoint {
     }
 }
 
+/// True for the id of an access key of AWS, such as `AKIAIOSFODNN7EXAMPLE`.
+fn is_access_key(key: &str) -> bool {
+    let is_of_id = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
+    key.len() == 20 && (key.starts_with("AKIA") || key.starts_with("ASIA")) && key.bytes().all(is_of_id)
+}
+
 /// The reason why an attempt failed.
 struct Failure {
     error: ApiError,
@@ -205,9 +241,9 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// True if the provider answers with a stream of events.
-    pub(super) fn is_event_stream(&self) -> bool {
-        self.media_type().is_some_and(|media_type| media_type.eq_ignore_ascii_case("text/event-stream"))
+    /// True if the answer has this media type.
+    pub(super) fn is(&self, expected: &str) -> bool {
+        self.media_type().is_some_and(|media_type| media_type.eq_ignore_ascii_case(expected))
     }
 
     fn media_type(&self) -> Option<&str> {

@@ -8,6 +8,10 @@
 //! | `provider` | serves | how |
 //! |---|---|---|
 //! | `openai` | `llm`, `embedding`, `rerank` | chat completions (always streamed), `/embeddings`, `/rerank` in the form of Jina; any compatible server |
+//! | `openai_responses` | `llm` | `/responses` of OpenAI, streamed; nothing is stored there |
+//! | `anthropic` | `llm` | `/messages` of Anthropic, streamed |
+//! | `gemini` | `llm`, `embedding` | `models/*:streamGenerateContent` and `models/*:batchEmbedContents` of Google |
+//! | `bedrock` | `llm` | `/model/*/converse-stream` of Amazon Bedrock, with an API key of Bedrock; the module `frames` reads the stream |
 //! | `cohere` | `rerank` | `/rerank` of Cohere v2 |
 //! | `jina` | `rerank` | `/rerank` of Jina |
 //! | `scripted` | all | a file of replies (format: module `scripted`), hashed words, shared words; no network |
@@ -20,11 +24,13 @@
 //! # Guarantees
 //!
 //! - No request outlasts the deadline of its call. Dropping a future or a [`ModelStream`] closes its connection.
-//! - A request is retried only before an answer has begun: on 408, 429, 5xx and failed connections, with growing pauses and
+//! - A request is retried only before an answer has begun: on 408, 424, 429, 5xx and failed connections, with growing pauses and
 //!   jitter, or after `Retry-After`. If the retry would be after the deadline, the call fails at once.
+//! - Another model of `fallback` is asked only before an answer has begun, and only for failures of the provider: not for those of
+//!   the request. The chain has one deadline.
 //! - Memory is bounded by `max_response_bytes` for each call, and calls by `max_concurrent` for each model. Each model
 //!   has connections of its own: one that stalls holds up no other.
-//! - The key is in the `Authorization` header only. It is removed from all text of the provider, answers included. Errors
+//! - The key is in the `Authorization` header only (`x-api-key` for Anthropic, `x-goog-api-key` for Gemini). It is removed from all text of the provider, answers included. Errors
 //!   contain neither URLs nor paths nor addresses.
 //! - Usage is the provider's report if it is plausible, and otherwise unknown. The host never estimates usage.
 //! - A tool call has an object as parameters, or the response is an error.
@@ -45,7 +51,7 @@
 //! | `request_too_large` | `payload_too_large` | no | 413, or too many images |
 //! | `provider_rate_limited` | `rate_limited` | yes | 429; `status`, `retry_after_ms` |
 //! | `quota_exceeded` | `rate_limited` | no | 429 that says so |
-//! | `provider_unavailable` | `runtime_error` | yes | 408, 5xx, no connection; `status` |
+//! | `provider_unavailable` | `runtime_error` | yes | 408, 424, 5xx, no connection; `status` |
 //! | `provider_stalled` | `runtime_error` | yes | silent for `idle_timeout_ms` |
 //! | `stream_interrupted` | `runtime_error` | yes | the connection ended within an answer |
 //! | `provider_error` | `runtime_error` | as it says | an error in place of, or within, an answer; a redirect |
@@ -69,7 +75,7 @@ use agent_host_protocol::{
     context::ModelResource,
     manifest::ModelOperation,
     message::{Message, TokenUsage},
-    model::{ModelChunk, ModelRequest, ModelResponse, ModelType, RerankHit, ToolDefinition},
+    model::{Fallback, ModelChunk, ModelRequest, ModelResponse, ModelType, RerankHit, ToolDefinition},
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -80,22 +86,27 @@ mod assemble;
 mod bounds;
 mod chat;
 mod failure;
+mod forms;
+mod frames;
 mod http;
 mod names;
 mod pieces;
 mod scripted;
+mod signatures;
 mod stream;
 mod template;
 mod tokens;
 mod vectors;
 
 pub use agent_host_config::{DEFAULT_EXTRA_ARGS, ModelConfig, ModelPrice, ProviderKind};
-pub use bounds::{CallBounds, Retries};
+pub use bounds::{AskedModel, CallBounds, Retries};
 pub use failure::not_ready;
 pub use stream::ModelStream;
+pub(crate) use stream::chunks_in;
 
 use self::{
     failure::{Category, deadline_exceeded, remaining},
+    forms::Form,
     http::Endpoint,
     scripted::Script,
 };
@@ -119,7 +130,7 @@ impl Models {
     /// # Errors
     /// A configuration that cannot be meant, see [`ModelConfig::check`]; two models with one id.
     pub fn open(configs: &[ModelConfig]) -> Result<Self, String> {
-        let mut inner = Inner::default();
+        let mut opened: Vec<Arc<Model>> = Vec::with_capacity(configs.len());
         for config in configs {
             config.check()?;
             let backend = Backend::open(config).unwrap_or_else(|problem| {
@@ -134,11 +145,18 @@ impl Models {
                     .unwrap_or_else(|| tokens::Encoding::of_model(config.model_name())),
                 places: Arc::new(Semaphore::new(config.max_concurrent.min(Semaphore::MAX_PERMITS))),
                 config: config.clone(),
-                backend,
+                backend: Arc::new(backend),
+                fallback: Vec::new(),
             });
-            if inner.by_id.insert(config.id.clone(), Arc::clone(&model)).is_some() {
+            if opened.iter().any(|other| other.config.id == config.id) {
                 return Err(format!("models: there are two with the id `{}`", config.id));
             }
+            opened.push(model);
+        }
+        let mut inner = Inner::default();
+        for model in &opened {
+            let model = if model.config.fallback.is_empty() { Arc::clone(model) } else { model.with_fallback(&opened)? };
+            inner.by_id.insert(model.config.id.clone(), Arc::clone(&model));
             inner.models.push(model);
         }
         Ok(Self(Arc::new(inner)))
@@ -205,10 +223,12 @@ pub struct Embeddings {
 /// A configured model.
 pub struct Model {
     config: ModelConfig,
-    backend: Backend,
+    backend: Arc<Backend>,
     encoding: tokens::Encoding,
     /// Calls that may go on at the same time.
     places: Arc<Semaphore>,
+    /// The models that are asked where this one fails before it has begun to answer. They have none themselves.
+    fallback: Vec<Arc<Model>>,
 }
 
 impl fmt::Debug for Model {
@@ -309,7 +329,62 @@ impl Model {
         self.begin(request, artifacts, bounds.into()).await
     }
 
+    /// The same model with its fallback chain.
+    fn with_fallback(&self, opened: &[Arc<Self>]) -> Result<Arc<Self>, String> {
+        let find = |id: &String| {
+            let found = opened.iter().find(|model| model.config.id == *id && model.kind() == ModelType::Llm);
+            let problem = || format!("model `{}`: `fallback` names `{id}`, which is no model of type `llm`", self.config.id);
+            found.cloned().ok_or_else(problem)
+        };
+        let fallback = self.config.fallback.iter().map(find).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Self {
+            config: self.config.clone(),
+            backend: Arc::clone(&self.backend),
+            encoding: self.encoding,
+            places: Arc::clone(&self.places),
+            fallback,
+        }))
+    }
+
+    /// Begins an answer: of this model, or of the first of its fallback chain that begins one.
     async fn begin(
+        &self,
+        request: &ModelRequest,
+        artifacts: &dyn ArtifactSource,
+        bounds: CallBounds<'_>,
+    ) -> Result<ModelStream, ApiError> {
+        let mut asked = self;
+        let mut rest = self.fallback.iter();
+        loop {
+            let began = Instant::now();
+            let answer = asked.begin_alone(request, artifacts, bounds).await;
+            let answer = match answer {
+                // An error may also be the first event of a stream.
+                Ok(mut stream) if rest.len() > 0 => stream.begun().await.map(|()| stream),
+                answer => answer,
+            };
+            let error = match answer {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            if !failure::lets_another_answer(&error) || remaining(bounds.deadline).is_err() {
+                return Err(error);
+            }
+            let Some(next) = rest.next() else { return Err(error) };
+            tracing::debug!(
+                model = asked.id(),
+                next = next.id(),
+                reason = error.category(),
+                "asking the next model of the chain"
+            );
+            let (category, duration_ms) = (error.category().to_owned(), milliseconds(began.elapsed()));
+            let failed = Fallback { model_id: asked.id().to_owned(), category, duration_ms };
+            bounds.fell_back(failed, AskedModel { model_id: next.id().to_owned(), price: next.price() });
+            asked = next;
+        }
+    }
+
+    async fn begin_alone(
         &self,
         request: &ModelRequest,
         artifacts: &dyn ArtifactSource,
@@ -317,14 +392,15 @@ impl Model {
     ) -> Result<ModelStream, ApiError> {
         let deadline = bounds.deadline;
         chat::check(&self.config, request)?;
-        match &self.backend {
+        match &*self.backend {
             Backend::Http(endpoint) => {
                 let place = self.place(deadline).await?;
                 let left = remaining(deadline)?;
-                let body = chat::body(&self.config, request, artifacts);
+                let form = Form::of(self.config.provider);
+                let body = form.body(&self.config, request, artifacts);
                 let (body, names) = timeout(left, body).await.map_err(|_| deadline_exceeded())??;
-                let answer = endpoint.post(&["chat", "completions"], body, "text/event-stream", bounds).await?;
-                ModelStream::from_answer(answer, names, request.messages.len(), place).await
+                let answer = endpoint.post(&form.target(&self.config), body, bounds).await?;
+                ModelStream::from_answer(answer, form, names, request.messages.len(), place).await
             }
             Backend::Script(script) => {
                 let place = self.place(deadline).await?;
@@ -343,7 +419,7 @@ impl Model {
         let bounds = bounds.into();
         self.expect(ModelOperation::Embed)?;
         vectors::check_texts("texts", texts)?;
-        match &self.backend {
+        match &*self.backend {
             Backend::Http(endpoint) => {
                 let _place = self.place(bounds.deadline).await?;
                 vectors::embed(&self.config, endpoint, texts, bounds).await
@@ -372,7 +448,7 @@ impl Model {
         if top_k == Some(0) {
             return Err(ApiError::invalid_argument("top_k must be at least 1; leave it out for all documents"));
         }
-        let hits = match &self.backend {
+        let hits = match &*self.backend {
             Backend::Http(endpoint) => {
                 let _place = self.place(bounds.deadline).await?;
                 vectors::rerank(&self.config, endpoint, query, documents, top_k, bounds).await?
@@ -419,7 +495,7 @@ impl Model {
     /// content.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
-        match &self.backend {
+        match &*self.backend {
             Backend::NotReady { problem, .. } => Some(problem),
             _ => None,
         }
@@ -428,7 +504,7 @@ impl Model {
     /// The answer to a call of a model that is not ready. The first call logs the reason: a host logs it at its start only for models
     /// that a binding uses.
     fn not_ready(&self) -> ApiError {
-        if let Backend::NotReady { problem, logged } = &self.backend {
+        if let Backend::NotReady { problem, logged } = &*self.backend {
             logged.call_once(|| tracing::warn!("{problem}"));
         }
         not_ready(format!("model `{}` is not ready: the host's log has the reason, for its operator", self.id()))

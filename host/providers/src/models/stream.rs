@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_host_config::ProviderKind;
 use agent_host_protocol::{
     ApiError,
     model::ModelChunk,
@@ -14,10 +15,14 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     assemble::Assembler,
+    failure::Category,
+    forms::{Form, converse},
+    frames::{FrameError, FrameReader},
     http::Answer,
     names::ToolNames,
     scripted::{PlayingReply, Reply},
 };
+use crate::redact::Redactor;
 
 /// Size of a stream relative to its text: about 300 bytes frame each token of about 4. `max_response_bytes` itself bounds
 /// the text in memory.
@@ -50,7 +55,7 @@ enum Source {
 /// The connection, and what was made of it so far.
 struct Wire {
     answer: Answer,
-    events: EventReader,
+    events: Events,
     assembler: Assembler,
     /// Bytes that may still come.
     left: usize,
@@ -65,14 +70,15 @@ impl fmt::Debug for ModelStream {
 impl ModelStream {
     pub(super) async fn from_answer(
         answer: Answer,
+        form: Form,
         names: ToolNames,
         turn: usize,
         place: OwnedSemaphorePermit,
     ) -> Result<Self, ApiError> {
         let limit = answer.endpoint.max_bytes;
-        let mut assembler = Assembler::new(names, answer.endpoint.redactor.clone(), turn, limit);
-        if answer.is_event_stream() {
-            let (events, left) = (EventReader::new(limit), limit.saturating_mul(FRAME_FACTOR));
+        let mut assembler = Assembler::new(form, names, answer.endpoint.redactor.clone(), turn, limit);
+        if answer.is(form.stream_type()) {
+            let (events, left) = (Events::of(form, limit), limit.saturating_mul(FRAME_FACTOR));
             let wire = Wire { answer, events, assembler, left };
             return Ok(Self { source: Source::Http(Box::new(wire)), arrived: Vec::new(), failed: None, place: Some(place) });
         }
@@ -94,6 +100,15 @@ impl ModelStream {
             failed: None,
             place: Some(place),
         }
+    }
+
+    /// Waits until the answer has begun: its first chunks are given by the next call of [`ModelStream::chunks`].
+    ///
+    /// # Errors
+    /// Fails where the answer ends with an error before its first chunk.
+    pub(super) async fn begun(&mut self) -> Result<(), ApiError> {
+        self.arrived = self.chunks().await?;
+        Ok(())
     }
 
     /// Waits for the next chunks and gives all that have arrived; empty is the end, after [`ModelChunk::Done`].
@@ -171,9 +186,7 @@ impl Wire {
     /// Takes in bytes; true where the provider says that nothing follows.
     fn take(&mut self, bytes: &[u8], out: &mut Vec<ModelChunk>) -> Result<bool, ApiError> {
         self.left = self.left.checked_sub(bytes.len()).ok_or_else(|| self.answer.endpoint.too_large())?;
-        let assembler = &mut self.assembler;
-        let pushed = self.events.push(bytes, |event| assembler.event(event.data, out).map_err(Stop::Failed));
-        match pushed {
+        match self.events.push(bytes, &mut self.assembler, out) {
             Ok(()) => Ok(self.assembler.has_ended()),
             Err(Stop::TooLarge) => Err(self.answer.endpoint.too_large()),
             Err(Stop::Failed(error)) => Err(error),
@@ -181,10 +194,75 @@ impl Wire {
     }
 }
 
+/// The events of a stream, in the encoding of the provider.
+enum Events {
+    Sse(EventReader),
+    /// Messages of AWS.
+    Frames(FrameReader),
+}
+
+impl Events {
+    /// A reader of events of at most `max_bytes` each.
+    const fn of(form: Form, max_bytes: usize) -> Self {
+        match form {
+            Form::Converse => Self::Frames(FrameReader::new(max_bytes)),
+            Form::Completions | Form::Gemini | Form::Messages | Form::Responses => Self::Sse(EventReader::new(max_bytes)),
+        }
+    }
+
+    /// Takes in bytes, and gives what can be passed on of the events that they complete.
+    fn push(&mut self, bytes: &[u8], assembler: &mut Assembler, out: &mut Vec<ModelChunk>) -> Result<(), Stop> {
+        match self {
+            Self::Sse(events) => events.push(bytes, |event| assembler.event(event.data, out).map_err(Stop::Failed)),
+            Self::Frames(frames) => frames.push(bytes, |frame| {
+                let event = converse::event(&frame).map_err(Stop::Failed)?;
+                assembler.event_value(&event, out).map_err(Stop::Failed)
+            }),
+        }
+    }
+
+    /// The data of an event that lacks only its end, where the stream ends.
+    fn rest(&mut self) -> Option<&[u8]> {
+        match self {
+            Self::Sse(events) => events.rest(),
+            // The checksum of a message is its end.
+            Self::Frames(_) => None,
+        }
+    }
+}
+
+/// The chunks of a whole answer of a provider, in the pieces in which it arrived, for [`crate::fuzz`].
+pub(crate) fn chunks_in(provider: ProviderKind, pieces: &[&[u8]], max_bytes: usize) -> Result<Vec<ModelChunk>, ApiError> {
+    let mut assembler = Assembler::new(Form::of(provider), ToolNames::default(), Redactor::default(), 1, max_bytes);
+    let mut events = Events::of(Form::of(provider), max_bytes);
+    let mut out = Vec::new();
+    for piece in pieces {
+        match events.push(piece, &mut assembler, &mut out) {
+            Ok(()) => {}
+            Err(Stop::TooLarge) => return Err(ApiError::invalid_argument("an event is too large")),
+            Err(Stop::Failed(error)) => return Err(error),
+        }
+    }
+    assembler.finish(&mut out)?;
+    Ok(out)
+}
+
 /// The reason why reading stops early.
 enum Stop {
     TooLarge,
     Failed(ApiError),
+}
+
+impl From<FrameError> for Stop {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::TooLarge => Self::TooLarge,
+            FrameError::Damaged => {
+                let message = "the provider sends a stream whose messages are damaged, or that is in another encoding";
+                Self::Failed(Category::InvalidResponse.error(message))
+            }
+        }
+    }
 }
 
 impl From<EventTooLarge> for Stop {

@@ -11,7 +11,14 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Embeddings, assemble::plausible_usage, bounds::CallBounds, failure::Category, http::Endpoint};
+use super::{
+    Embeddings,
+    assemble::plausible_usage,
+    bounds::CallBounds,
+    failure::Category,
+    forms::gemini,
+    http::{Endpoint, JSON, Target},
+};
 
 /// Texts or documents of one call. Cohere takes 1,000 documents at most; embeddings go in batches.
 const MAX_TEXTS: usize = 1_000;
@@ -72,11 +79,21 @@ pub(super) async fn embed(
     let mut usage = Some(TokenUsage { input: 0, output: 0, cached_input: None, reasoning: None });
     let mut rest = texts;
     while !rest.is_empty() {
-        let (batch, after) = rest.split_at(batch(rest));
+        let most = if config.provider == ProviderKind::Gemini { gemini::BATCH_TEXTS } else { BATCH_TEXTS };
+        let (batch, after) = rest.split_at(batch(rest, most));
         rest = after;
-        let body = body(config, json!({ "input": batch, "encoding_format": "float" }))?;
-        let answer = endpoint.post(&["embeddings"], body, "application/json", bounds).await?;
-        let response: EmbeddingResponse = answer.json().await?;
+        let response = match config.provider {
+            ProviderKind::Gemini => {
+                let body = gemini::embeddings_body(config, batch)?;
+                let answer = endpoint.post(&gemini::embeddings_target(config), body, bounds).await?;
+                answer.json::<gemini::Embeddings>().await?.into()
+            }
+            _ => {
+                let body = body(config, json!({ "input": batch, "encoding_format": "float" }))?;
+                let answer = endpoint.post(&Target::new(["embeddings"], JSON), body, bounds).await?;
+                answer.json::<EmbeddingResponse>().await?
+            }
+        };
         let batch_usage = embedding_usage(&response.usage);
         // Known only where every part of it is.
         usage = usage.zip(batch_usage).map(|(all, part)| TokenUsage { input: all.input.saturating_add(part), ..all });
@@ -89,10 +106,18 @@ pub(super) async fn embed(
     Ok(Embeddings { vectors, usage: usage.filter(|_| !texts.is_empty()) })
 }
 
-/// The number of texts for one request: at least one.
-fn batch(texts: &[String]) -> usize {
+impl From<gemini::Embeddings> for EmbeddingResponse {
+    fn from(gemini::Embeddings { embeddings, usage }: gemini::Embeddings) -> Self {
+        let data = embeddings.into_iter().map(|gemini::Values { values }| Embedding { index: None, embedding: values }).collect();
+        let usage = usage.get("promptTokenCount").map_or(Value::Null, |tokens| json!({ "prompt_tokens": tokens }));
+        Self { data, usage }
+    }
+}
+
+/// The number of texts for one request: at least one, and `most` at most.
+fn batch(texts: &[String], most: usize) -> usize {
     let mut size = 0;
-    let fitting = texts.iter().take(BATCH_TEXTS).take_while(|text| {
+    let fitting = texts.iter().take(most).take_while(|text| {
         size += text.len();
         size <= BATCH_BYTES
     });
@@ -160,7 +185,7 @@ pub(super) async fn rerank(
         arguments.insert("return_documents".into(), json!(false));
     }
     let body = body(config, Value::Object(arguments))?;
-    let answer = endpoint.post(&["rerank"], body, "application/json", bounds).await?;
+    let answer = endpoint.post(&Target::new(["rerank"], JSON), body, bounds).await?;
     let response: RerankResponse = answer.json().await?;
     let mut seen = HashSet::new();
     response
@@ -283,8 +308,8 @@ mod tests {
 
     #[test]
     fn batches_are_bounded_and_never_empty() {
-        assert_eq!(batch(&vec![String::new(); 500]), BATCH_TEXTS);
-        assert_eq!(batch(&vec!["a".repeat(BATCH_BYTES / 4); 20]), 4);
-        assert_eq!(batch(&["a".repeat(BATCH_BYTES * 2)]), 1);
+        assert_eq!(batch(&vec![String::new(); 500], BATCH_TEXTS), BATCH_TEXTS);
+        assert_eq!(batch(&vec!["a".repeat(BATCH_BYTES / 4); 20], BATCH_TEXTS), 4);
+        assert_eq!(batch(&["a".repeat(BATCH_BYTES * 2)], BATCH_TEXTS), 1);
     }
 }

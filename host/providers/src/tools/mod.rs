@@ -37,6 +37,7 @@ pub use agent_host_config::{EnvValue, McpServerConfig};
 use agent_host_protocol::{ApiError, tool::ToolDetail};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use rmcp::model::JsonRpcMessage;
 use serde_json::Value;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -46,8 +47,19 @@ pub use output::{ToolContent, ToolResult};
 pub use schema::{check_schema, validate};
 pub use server::{McpServerReport, McpServerStatus};
 
+use crate::redact::Redactor;
 use schema::Schema;
 use server::Server;
+
+/// The results of tools in the whole output of a server, for [`crate::fuzz`].
+pub(crate) async fn results_in(output: &[u8], max_bytes: usize) -> Vec<Result<ToolResult, ApiError>> {
+    let messages = transport::messages_in(output, max_bytes).await;
+    let answers = messages.into_iter().filter_map(|message| match message {
+        JsonRpcMessage::Response(response) => Some(response.result),
+        _ => None,
+    });
+    answers.map(|answer| output::read("t__tool", answer, max_bytes, &Redactor::default())).collect()
+}
 
 /// Time limit for the end of all servers together.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);

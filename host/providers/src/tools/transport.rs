@@ -151,6 +151,20 @@ async fn read(stdout: impl AsyncRead + Unpin, max_line: usize, inbox: Arc<Inbox>
     }
 }
 
+/// The messages in the whole output of a server, for [`crate::fuzz`].
+pub(super) async fn messages_in(output: &[u8], max_line: usize) -> Vec<ServerJsonRpcMessage> {
+    let mut lines = Lines { input: BufReader::with_capacity(64 << 10, output), max: max_line, line: Vec::new() };
+    let mut messages = Vec::new();
+    while let Ok(Some(line)) = lines.next().await {
+        messages.extend(match line {
+            Line::Whole(line) => message(line),
+            Line::TooLong { id } => id.map(|id| error_for(id, TOO_LARGE, "the answer is too large")),
+        });
+        lines.shrink();
+    }
+    messages
+}
+
 /// Reads a line as a message. An answer that is not as it should be becomes an error for the call that waits for it.
 fn message(line: &[u8]) -> Option<ServerJsonRpcMessage> {
     if let Ok(message) = serde_json::from_slice(line) {

@@ -9,8 +9,12 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod bedrock;
 mod embeddings;
 mod failures;
+mod fallback;
+mod forms;
+mod gemini;
 
 use std::{
     convert::Infallible,
@@ -53,6 +57,7 @@ const LONG: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 struct SeenRequest {
     path: String,
+    query: Option<String>,
     headers: HeaderMap,
     body: Value,
 }
@@ -71,7 +76,8 @@ impl Server {
         let seen: Arc<Mutex<Vec<SeenRequest>>> = Arc::default();
         let (answer, requests) = (Arc::new(answer), Arc::clone(&seen));
         let app = Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: Bytes| {
-            let request = SeenRequest { path: uri.path().into(), headers, body: serde_json::from_slice(&body).unwrap() };
+            let (path, query) = (uri.path().into(), uri.query().map(str::to_owned));
+            let request = SeenRequest { path, query, headers, body: serde_json::from_slice(&body).unwrap() };
             let number = {
                 let mut seen = requests.lock();
                 seen.push(request.clone());

@@ -13,7 +13,7 @@ fn assemble(events: &[Value]) -> Result<ModelResponse, ApiError> {
 
 fn read(chunks: &[&[u8]]) -> Result<ModelResponse, ApiError> {
     let names = ToolNames::new(["files/read"]);
-    let mut assembler = Assembler::new(names, Redactor::default(), 3, 10_000);
+    let mut assembler = Assembler::new(Form::Completions, names, Redactor::default(), 3, 10_000);
     let (mut events, mut out) = (EventReader::new(10_000), vec![]);
     for chunk in chunks {
         events.push(chunk, |event| assembler.event(event.data, &mut out).map_err(TestFailure))?;
