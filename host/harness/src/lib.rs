@@ -15,8 +15,8 @@
 //! | `workspace`, `folder` | working directories and their locks; files that do not lead out |
 //! | `projection` | the files that tell an agent of its run |
 //! | `mcp_forms` | the MCP endpoint of a run in the configuration of its agent |
-//! | `session` | sessions of agents as state of conversations |
-//! | `permissions` | rules and questions for what an agent wants to do |
+//! | `session`, `gemini_sessions` | sessions of agents as state of conversations; files of sessions that Gemini CLI would lose |
+//! | `permissions`, `shell` | rules and questions for what an agent wants to do; commands as a shell has them |
 //! | `results`, `secrets` | what an agent says, as results without secrets |
 //! | `process`, `launcher`, `confinement` | processes: their bounds, their end, what they reach |
 //! | `enclosure`, `bubblewrap`, `sandbox`, `forwarder` | the sandbox of `bwrap`: its files, and its network within |
@@ -48,6 +48,7 @@ mod failure;
 mod feed;
 mod folder;
 mod forwarder;
+mod gemini_sessions;
 mod harness;
 mod host_client;
 mod launcher;
@@ -64,6 +65,7 @@ mod sandbox;
 mod secrets;
 mod session;
 mod shared;
+mod shell;
 mod stop;
 mod terminal;
 mod transport;

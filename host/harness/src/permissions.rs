@@ -15,6 +15,7 @@ use crate::{
     agent_run::AgentRun,
     host_client::{HeldRun, HostError},
     results::{Results, cut},
+    shell,
 };
 
 /// Longest title of a question, in bytes; the host takes 300 characters.
@@ -112,8 +113,14 @@ fn fits(rule: &HarnessRule, intent: &Intent, workspace: &Path) -> bool {
     let command = match (&intent.command, rule.commands.is_empty()) {
         (_, true) => true,
         (None, false) => false,
-        (Some(command), false) if denies => command.split(SHELL).any(|part| begins(rule, part)),
-        (Some(command), false) => begins(rule, command) && (rule.policy == HarnessPolicy::Ask || !command.contains(SHELL)),
+        (Some(command), false) => {
+            let fits = |command: &str| match rule.policy {
+                HarnessPolicy::Deny => command.split(SHELL).any(|part| begins(rule, part)),
+                HarnessPolicy::Ask => begins(rule, command),
+                HarnessPolicy::Allow => begins(rule, command) && !command.contains(SHELL),
+            };
+            fits(command) || fits(&shell::inner(command))
+        }
     };
     kind && paths && command
 }
@@ -214,6 +221,10 @@ mod tests {
         assert_eq!(judged(command("cargo test; rm -rf /")), HarnessPolicy::Deny, "any command of a line is denied");
         assert_eq!(judged(command("cargo test > /w/x")), HarnessPolicy::Ask, "a shell does more than its first command");
         assert_eq!(judged(command("cargo $(rm -rf /)")), HarnessPolicy::Deny);
+        assert_eq!(judged(command("/bin/bash -lc 'rm -rf /'")), HarnessPolicy::Deny, "a command in a shell is the command");
+        assert_eq!(judged(command("/bin/bash -lc 'cargo test'")), HarnessPolicy::Allow);
+        assert_eq!(judged(command("/bin/bash -lc 'cargo test' x")), HarnessPolicy::Ask, "a shell with more than one command");
+        assert_eq!(judged(command("/bin/bash -lc 'cargo test > /w/x'")), HarnessPolicy::Ask);
         assert_eq!(judged(edit(&["/w/src/a.rs", "src/b.rs"])), HarnessPolicy::Allow);
         assert_eq!(judged(edit(&["/w/src/a.rs", "/w/b.rs"])), HarnessPolicy::Ask);
         assert_eq!(judged(edit(&["/w/src/../b.rs"])), HarnessPolicy::Ask);

@@ -13,6 +13,7 @@ use crate::{
     claude, codex, command,
     failure::{RunFailure, TurnError},
     folder::Folder,
+    gemini_sessions,
     host_client::{Claimed, HeldRun, HostError},
     mcp_forms,
     process::{AgentProcess, ReadBounds},
@@ -106,6 +107,12 @@ async fn prepare(
         tmp: &own.join("tmp"),
         writable: vec![workspace.dir.clone(), workspace.home.clone(), own.clone()],
     };
+    if config.preset == HarnessPreset::Gemini
+        && let Ok(session_id) = session::earlier(&context, &workspace)
+        && let Err(error) = gemini_sessions::keep(&home, &session_id)
+    {
+        tracing::debug!(%error, run_id = %context.run_id, "a session file of Gemini CLI cannot be renamed");
+    }
     let mut plan = shared.plan(program, dirs, run.base_url(), &enclosure);
     plan.env.insert("AGENT_HOST_CONTEXT".to_owned(), projection.context_file.to_string_lossy().into_owned());
     if let Some(mcp) = &mcp {

@@ -175,7 +175,7 @@ impl Shared {
         // OpenCode connects to a server of its own, on a port that Landlock must know.
         if matches!(enclosure, Enclosure::Landlock(_))
             && config.preset == HarnessPreset::OpenCode
-            && args == ["acp"]
+            && args.last().is_some_and(|last| last == "acp")
             && let Some(port) = free_port()
         {
             args.extend(["--port".to_owned(), port.to_string()]);

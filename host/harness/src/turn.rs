@@ -8,6 +8,7 @@ use crate::{
     acp_schema::{Content, ToolCall, ToolContent, Update},
     permissions::Intent,
     results::{Results, cut, present},
+    shell,
     terminal::Terminals,
 };
 
@@ -219,26 +220,36 @@ fn about(call: &ToolCall) -> Value {
 
 fn intent_of(call: &ToolCall) -> Intent {
     let kind = call.kind.clone().unwrap_or_else(|| "other".to_owned());
-    let command = call.raw_input.as_ref().and_then(|input| input.get("command")).and_then(|command| match command {
+    let input = call.raw_input.as_ref().filter(|input| input.as_object().is_some_and(|input| !input.is_empty()));
+    let command = input.and_then(|input| input.get("command")).and_then(|command| match command {
         Value::String(command) => Some(command.clone()),
-        Value::Array(words) => Some(words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")),
+        Value::Array(words) => Some(shell::line(words.iter().filter_map(Value::as_str))),
         _ => None,
     });
     // A command that is not told apart from its title is still one.
     let command = command.or_else(|| (kind == "execute").then(|| call.title.clone().unwrap_or_default()));
     let mut paths: Vec<PathBuf> = call.locations.iter().flatten().map(|location| PathBuf::from(&location.path)).collect();
-    let mut description = command.clone().unwrap_or_default();
+    let mut description = command.as_deref().map(shell::inner).unwrap_or_default();
     for content in call.content.iter().flatten() {
-        if let ToolContent::Diff { path, old_text, new_text } = content {
-            paths.push(PathBuf::from(path));
-            let lines =
-                |sign: &str, text: &str| cut(text, MAX_DIFF).lines().map(|line| format!("{sign}{line}\n")).collect::<String>();
-            let old = old_text.as_deref().map(|old| lines("-", old)).unwrap_or_default();
-            description.push_str(&format!("{path}\n{old}{}", lines("+", new_text)));
+        match content {
+            ToolContent::Diff { path, old_text, new_text } => {
+                paths.push(PathBuf::from(path));
+                let lines = |sign: &str, text: &str| {
+                    cut(text, MAX_DIFF).lines().map(|line| format!("{sign}{line}\n")).collect::<String>()
+                };
+                let old = old_text.as_deref().map(|old| lines("-", old)).unwrap_or_default();
+                description.push_str(&format!("{path}\n{old}{}", lines("+", new_text)));
+            }
+            // Kimi Code has the command in the words of its request alone.
+            ToolContent::Content { content: Content::Text { text } } if input.is_none() => {
+                let end = if description.is_empty() || description.ends_with('\n') { "" } else { "\n" };
+                description.push_str(&format!("{end}{}\n", cut(text, MAX_DIFF).trim_end()));
+            }
+            _ => {}
         }
     }
     if description.trim().is_empty()
-        && let Some(input) = call.raw_input.as_ref().filter(|input| input.as_object().is_some_and(|input| !input.is_empty()))
+        && let Some(input) = input
     {
         description = input.to_string();
     }
@@ -265,6 +276,24 @@ mod tests {
         })));
         assert_eq!(intent.paths, ["/w/a", "/w/b"].map(PathBuf::from));
         assert_eq!(intent.description, "/w/b\n-x\n+y\n+z\n");
+    }
+
+    #[test]
+    fn a_command_is_shown_wherever_an_agent_has_it() {
+        // codex-acp, Kimi Code, Gemini CLI.
+        let intent = intent_of(&call(json!({
+            "toolCallId": "1", "title": "mkdir one", "kind": "execute", "rawInput": { "command": ["/bin/bash", "-lc", "mkdir one"] },
+            "content": [{ "type": "content", "content": { "type": "text", "text": "Available Decisions: Approved" } }],
+        })));
+        assert_eq!((intent.command.as_deref(), intent.description.as_str()), (Some("/bin/bash -lc 'mkdir one'"), "mkdir one"));
+        let words = "Requesting approval to Running: mkdir one";
+        let intent = intent_of(&call(json!({
+            "toolCallId": "1", "title": "Bash", "kind": "execute",
+            "content": [{ "type": "content", "content": { "type": "text", "text": words } }],
+        })));
+        assert_eq!(intent.description, format!("Bash\n{words}\n"));
+        let intent = intent_of(&call(json!({ "toolCallId": "1", "title": "mkdir one", "kind": "execute", "rawInput": {} })));
+        assert_eq!((intent.command.as_deref(), intent.description.as_str()), (Some("mkdir one"), "mkdir one"));
     }
 
     #[test]

@@ -7,7 +7,10 @@ use std::time::Duration;
 use agent_host_config::HarnessPreset;
 use agent_host_protocol::context::Input;
 use serde_json::{Value, json};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
+};
 
 use crate::{
     acp_schema::{AUTH_REQUIRED, Initialized, NewSession, PromptEnd, SessionNotification, VERSION},
@@ -22,6 +25,11 @@ use crate::{
     terminal::Terminals,
     turn::Turn,
 };
+
+/// Silence after which an agent that has loaded a session repeats no more of it.
+const SILENCE: Duration = Duration::from_millis(250);
+/// Longest time for an agent to repeat a session that it has loaded.
+const MAX_HISTORY: Duration = Duration::from_secs(5);
 
 /// The conversation with one process of an agent.
 struct Client<'a> {
@@ -188,6 +196,9 @@ impl Client<'_> {
                     }
                     match self.call_in_time(method, params).await {
                         Ok(_) => {
+                            if method == "session/load" {
+                                self.pass_over_history().await?;
+                            }
                             session::record(self.results, self.frame, earlier, &info, Ok(())).await;
                             return Ok(earlier.clone());
                         }
@@ -201,6 +212,21 @@ impl Client<'_> {
         let NewSession { session_id } = read_answer("session/new", result).map_err(CallError::Rpc)?;
         session::record(self.results, self.frame, &session_id, &info, Err(not_resumed.unwrap_or_default())).await;
         Ok(session_id)
+    }
+
+    /// Passes over the earlier turns that an agent repeats after it has answered that a session is loaded: Gemini CLI does not wait for
+    /// them. Nothing marks their end but a silence.
+    async fn pass_over_history(&mut self) -> Result<(), CallError> {
+        let last = Instant::now() + MAX_HISTORY;
+        loop {
+            let silent = (Instant::now() + SILENCE).min(last);
+            let message = tokio::select! {
+                message = self.next_message() => message?,
+                () = sleep_until(silent) => return Ok(()),
+            };
+            // No request waits for a response.
+            self.handle(message, 0).await?;
+        }
     }
 
     async fn prompt(&mut self, session_id: &str, prompt: Vec<Value>) -> Result<PromptEnd, CallError> {

@@ -11,6 +11,7 @@ use crate::{
     client::MAX_JOBS,
     permissions::{self, Asked, Intent},
     rpc::{RpcError, read_params as read},
+    shell,
 };
 
 fn outcome(option: Option<PermissionOption>) -> Value {
@@ -99,7 +100,7 @@ impl Client<'_> {
 
     async fn create_terminal(&self, request: CreateTerminal) -> Result<Value, RpcError> {
         let words = std::iter::once(&request.command).chain(&request.args).map(String::as_str);
-        self.check("execute", Vec::new(), Some(words.collect::<Vec<_>>().join(" ")))?;
+        self.check("execute", Vec::new(), Some(shell::line(words)))?;
         let dir = match &request.cwd {
             Some(dir) => self.frame.workspace.folder(dir).map_err(RpcError::internal)?,
             None => self.frame.workspace.dir.clone(),

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::schema::{Change, ChangeKind, Item};
-use crate::acp_schema::{Content, Location, ToolCall, ToolContent};
+use crate::{
+    acp_schema::{Content, Location, ToolCall, ToolContent},
+    shell::inner,
+};
 
 /// The tool call that an item is; `None` for items of other kinds. `has_ended` says so where the item does not.
 pub(super) fn tool_call(item: Item, has_ended: bool) -> Option<ToolCall> {
@@ -100,66 +103,9 @@ fn diff(change: &Change) -> ToolContent {
     }
 }
 
-/// The command that a shell is given by `SHELL -lc COMMAND`, which is how Codex executes and shows one; else the command as it is.
-pub(super) fn inner(command: &str) -> String {
-    let mut words = command.splitn(3, ' ');
-    let shell = words.next().and_then(|shell| shell.rsplit('/').next());
-    let is_shell = matches!(shell, Some("bash" | "sh" | "zsh")) && matches!(words.next(), Some("-c" | "-lc"));
-    let script = words.next().filter(|_| is_shell).and_then(one_word);
-    script.unwrap_or_else(|| command.to_owned())
-}
-
-/// The text of one quoted word of a shell; `None` if there are several, or a shell would put in more than the word says.
-fn one_word(text: &str) -> Option<String> {
-    let mut word = String::new();
-    let mut rest = text.chars();
-    while let Some(next) = rest.next() {
-        match next {
-            '\'' => loop {
-                match rest.next()? {
-                    '\'' => break,
-                    other => word.push(other),
-                }
-            },
-            '"' => loop {
-                match rest.next()? {
-                    '"' => break,
-                    '\\' => match rest.next()? {
-                        escaped @ ('"' | '\\' | '$' | '`') => word.push(escaped),
-                        other => word.extend(['\\', other]),
-                    },
-                    '$' | '`' => return None,
-                    other => word.push(other),
-                }
-            },
-            '\\' => word.push(rest.next()?),
-            plain if plain.is_alphanumeric() || "-_./=:,@%+".contains(plain) => word.push(plain),
-            _ => return None,
-        }
-    }
-    Some(word)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_command_in_a_shell_is_the_command() {
-        for (shown, command) in [
-            ("/bin/bash -lc 'mkdir one'", "mkdir one"),
-            ("bash -lc ls", "ls"),
-            (r#"/usr/bin/zsh -lc "echo 'a'""#, "echo 'a'"),
-            ("bash -lc 'git status' 'x; rm'", "bash -lc 'git status' 'x; rm'"),
-            ("bash -lc git status", "bash -lc git status"),
-            (r#"bash -lc "git $(rm)""#, r#"bash -lc "git $(rm)""#),
-            ("bash -lc 'git'\"'\"'s'", "git's"),
-            ("python3 -c 'x'", "python3 -c 'x'"),
-            ("bash -lc 'open", "bash -lc 'open"),
-        ] {
-            assert_eq!(inner(shown), command, "{shown}");
-        }
-    }
 
     #[test]
     fn a_patch_is_a_change_of_texts() {

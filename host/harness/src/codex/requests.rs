@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::{
     Client,
-    items::inner,
     schema::{CommandApproval, Elicitation, FileApproval, MorePermissions},
 };
 use crate::{
@@ -13,6 +12,7 @@ use crate::{
     permissions::{self, Asked, Intent},
     projection::MCP_SERVER,
     rpc::{RpcError, read_params},
+    shell::inner,
 };
 
 /// An option for people, and the result by which it is answered.

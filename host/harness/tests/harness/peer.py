@@ -293,8 +293,14 @@ def handle(message):
         session = params["sessionId"]
         if not os.path.exists(os.path.join(HOME, session)):
             return send({"id": number, "error": {"code": -32603, "message": "no such session"}})
-        say(session, "an earlier answer")
         servers[:] = params["mcpServers"]
+        if "--late" in sys.argv:  # as Gemini CLI
+            send({"id": number, "result": None})
+            time.sleep(0.02)
+            say(session, "an earlier")
+            time.sleep(0.02)
+            return say(session, "answer")
+        say(session, "an earlier answer")
         send({"id": number, "result": None})
     elif method == "session/prompt":
         if "deaf" in params["prompt"][0]["text"]:  # only this thread may say so

@@ -140,6 +140,19 @@ async fn a_session_that_cannot_be_loaded_begins_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_earlier_turn_that_an_agent_repeats_late_is_no_answer() {
+    let mut world = World::with_command("", &[&python().0, "-B", &peer(), "--late"]);
+    said(&world, RUN, "remember first").await;
+    let session = world.host.data(RUN, "harness.session")[0]["session_id"].clone();
+    let kept = json!({ "external.session_id": session, "external.working_directory": world.workspace("c1") });
+    world.host.offer(RUNS[1], "recall", "c1", kept);
+    world.host.end(RUNS[1]).await;
+    assert_eq!(world.host.data(RUNS[1], "harness.session")[0]["resumed"], true);
+    assert_eq!(world.host.text(RUNS[1]), "first;");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn permissions_are_answered_by_rules_and_by_people() {
     let rules = r#"rules = [
         { policy = "allow", kinds = ["execute"], commands = ["git status"] },
