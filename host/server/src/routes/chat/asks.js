@@ -1,6 +1,6 @@
 // What an agent asks people: one card for each interrupt, with a form where its answer has one.
 
-import { h, readable } from './view.js';
+import { h, readable } from './dom.js';
 
 const KINDS = {
   confirmation: 'Your approval is needed',

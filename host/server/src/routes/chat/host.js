@@ -1,7 +1,9 @@
 // Requests to the host, with the key of this tab.
 
-import { Broken } from './agui.js';
-import { pictureUrl } from './view.js';
+import { Broken } from './stream.js';
+
+/** Pictures that browsers show. */
+export const PICTURES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
 
 /** What this tab remembers. A browser may refuse to, and then a reload forgets it. */
 export const memory = {
@@ -14,8 +16,9 @@ export const memory = {
   },
   set(name, value) {
     try {
-      if (value === null) sessionStorage.removeItem(`agent-host.${name}`);
-      else sessionStorage.setItem(`agent-host.${name}`, JSON.stringify(value));
+      // What is there is not to stay where the new value has no room.
+      sessionStorage.removeItem(`agent-host.${name}`);
+      if (value !== null) sessionStorage.setItem(`agent-host.${name}`, JSON.stringify(value));
     } catch {
       // Full, or not allowed.
     }
@@ -114,7 +117,14 @@ export function picture(source) {
   return pictures.get(path);
 }
 
-async function dataUrl(blob) {
+/** The data URL of bytes, where they are a picture that browsers show. */
+function pictureUrl(mimeType, base64) {
+  if (!PICTURES.includes(mimeType)) throw new Error(`its type is ${mimeType || 'not said'}`);
+  return `data:${mimeType};base64,${base64}`;
+}
+
+/** The data URL of a picture. */
+export async function dataUrl(blob) {
   return pictureUrl(blob.type, await base64(blob));
 }
 
@@ -128,7 +138,7 @@ export async function download(path, name) {
 }
 
 /** The bytes of a file, in base64. */
-export function base64(blob) {
+function base64(blob) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(',') + 1));
@@ -137,27 +147,35 @@ export function base64(blob) {
   });
 }
 
-/** A request has room for so much of a picture (256 KiB, in base64, with the rest). */
-const PICTURE_BYTES = 180_000;
+/** Uploads a file for a thread, and gives the part of a message that names it. */
+export async function upload(file, thread, signal) {
+  const query = new URLSearchParams({ conversation_id: thread, ...(file.name ? { name: file.name } : {}) });
+  // An `ArrayBuffer` has no type of its own, so that the content can decide.
+  const body = await file.arrayBuffer();
+  const send = (headers) => request(`/api/v1/artifacts?${query}`, { method: 'POST', headers, body, signal });
+  const response = await send(file.type ? { 'Content-Type': file.type } : {}).catch((error) => {
+    // Browsers take the type from the name of the file.
+    if (error.status === 415) return send({});
+    throw error;
+  });
+  const { artifact_id: value, media_type: mimeType } = await response.json();
+  const kind = PICTURES.includes(mimeType) ? 'image' : ['audio', 'video'].find((kind) => mimeType.startsWith(`${kind}/`)) ?? 'document';
+  return { type: kind, source: { type: 'file', value, mimeType } };
+}
 
-/** A picture that a message has room for: the file itself, or a smaller one made of it. */
+/** Larger pictures are made smaller: models see no more of them. */
+const PICTURE_BYTES = 1_500_000;
+
+/** The file itself, or a smaller picture made of it. */
 export async function fitted(file) {
-  if (!/^image\/(png|jpeg|gif|webp)$/.test(file.type)) throw new Error('Pictures can be PNG, JPEG, GIF or WebP.');
-  if (file.size <= PICTURE_BYTES) return file;
-  let bitmap;
-  try {
-    bitmap = await createImageBitmap(file);
-  } catch {
-    throw new Error('The browser cannot read this picture.');
-  }
-  for (const longest of [2048, 1536, 1024, 640, 320]) {
-    const scale = Math.min(1, longest / Math.max(bitmap.width, bitmap.height));
-    const canvas = document.createElement('canvas');
-    canvas.width = Math.max(1, Math.round(bitmap.width * scale));
-    canvas.height = Math.max(1, Math.round(bitmap.height * scale));
-    canvas.getContext('2d').drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-    const smaller = await new Promise((resolve) => canvas.toBlob(resolve, 'image/jpeg', 0.82));
-    if (smaller && smaller.size <= PICTURE_BYTES) return smaller;
-  }
-  throw new Error('The picture is too large, and cannot be made small enough.');
+  if (!['image/png', 'image/jpeg', 'image/webp'].includes(file.type) || file.size <= PICTURE_BYTES) return file;
+  const bitmap = await createImageBitmap(file).catch(() => null);
+  if (!bitmap) return file;
+  const scale = Math.min(1, 2048 / Math.max(bitmap.width, bitmap.height));
+  const canvas = document.createElement('canvas');
+  canvas.width = Math.max(1, Math.round(bitmap.width * scale));
+  canvas.height = Math.max(1, Math.round(bitmap.height * scale));
+  canvas.getContext('2d').drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  const smaller = await new Promise((resolve) => canvas.toBlob(resolve, 'image/jpeg', 0.85));
+  return smaller && smaller.size < file.size ? new File([smaller], file.name.replace(/\.\w+$/, '.jpg'), { type: smaller.type }) : file;
 }

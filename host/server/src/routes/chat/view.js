@@ -1,99 +1,17 @@
-// The conversation on the page. What agents and people say is only ever set as text, never as HTML.
+// The conversation on the page: a list of messages and notes, of which only what has changed is drawn again.
 
-/** More of one text is not shown: results of tools may be large. */
-const SHOWN_CHARS = 20_000;
+import { copyButton, foldable, h, readable, setText } from './dom.js';
+import { LEVELS, STATUSES, component } from './interface.js';
+import { MarkdownText } from './markdown.js';
+import { artifact, media } from './media.js';
 
-const PICTURES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
-
-const STATUSES = ['info', 'success', 'warning', 'error', 'pending'];
-
-/** Components within each other that are drawn. The host refuses more. */
-const LEVELS = 12;
-
-/** An address that a page may show: the host lets no other through. */
-function isSafe(url) {
-  return typeof url === 'string' && /^(https:\/\/|\/api\/v1\/)/.test(url);
-}
-
-/** A component of an interface (`ui_schema`). What is unknown is left out. */
-function component(node, levels) {
-  if (levels === 0 || node === null || typeof node !== 'object') return h('span');
-  const text = (value) => (typeof value === 'string' ? value : '');
-  const status = STATUSES.includes(node.status) ? node.status : 'info';
-  switch (node.type) {
-    case 'stack': {
-      const children = Array.isArray(node.children) ? node.children : [];
-      const box = h('div', { className: 'ui-stack' }, ...children.map((child) => component(child, levels - 1)));
-      box.classList.toggle('card', node.appearance === 'card');
-      box.classList.toggle('row', node.direction === 'horizontal');
-      return box;
-    }
-    case 'text':
-      return h('div', { className: `ui-text ${['title', 'subtitle', 'caption'].find((role) => role === node.role) ?? 'body'}`, dir: 'auto' }, text(node.content));
-    case 'badge': {
-      const badge = h('span', { className: 'ui-badge' }, text(node.label));
-      badge.dataset.status = status;
-      return badge;
-    }
-    case 'field':
-      return h('div', { className: 'ui-field' }, h('span', { className: 'name' }, text(node.label)), h('span', { dir: 'auto' }, text(node.content)));
-    case 'link':
-      if (!isSafe(node.url)) return h('span', {}, text(node.label));
-      return h('a', { href: node.url, rel: 'noopener noreferrer', target: '_blank' }, text(node.label));
-    case 'image':
-      // The policy of the page loads no pictures from elsewhere.
-      return isSafe(node.url) ? h('a', { href: node.url, rel: 'noopener noreferrer', target: '_blank' }, 'Image') : h('span');
-    case 'divider':
-      return h('hr');
-    default:
-      return h('span');
-  }
-}
-
-/** An element with properties and children. */
-export function h(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
-
-/** A value as people can read it: JSON with indents, text as it is. */
-export function readable(value) {
-  let text = value;
-  if (typeof value === 'string') {
-    try {
-      const parsed = JSON.parse(value);
-      if (parsed !== null && typeof parsed === 'object') text = JSON.stringify(parsed, null, 2);
-    } catch {
-      // It is text.
-    }
-  } else {
-    text = JSON.stringify(value, null, 2) ?? '';
-  }
-  return text.length > SHOWN_CHARS ? `${text.slice(0, SHOWN_CHARS)}\n… and ${text.length - SHOWN_CHARS} more characters` : text;
-}
-
-/** Changes a text in place. What only grows keeps the selection of who reads it. */
-function setText(element, text) {
-  const node = element.firstChild ?? element.appendChild(document.createTextNode(''));
-  if (node.data === text) return;
-  if (text.startsWith(node.data)) node.appendData(text.slice(node.length));
-  else node.data = text;
-}
-
-function foldable(className, label) {
-  const summary = h('summary', {}, label);
-  return h('details', { className }, summary);
-}
-
-/** Draws a thread into a list, and changes only what is new since it was drawn last. */
+/** Draws a thread into a list. */
 export class View {
-  /** `picture` gives the data URL of a source, `download` saves an artifact. `again` sends the last message once more. */
-  constructor(list, { picture, download, again }) {
+  /** `edit` opens a message of the user for a change, `again` asks for another answer to the last one. */
+  constructor(list, { edit, again }) {
     this.list = list;
-    this.download = download;
     this.items = new Map();
-    this.picture = picture;
+    this.edit = edit;
     this.again = again;
   }
 
@@ -115,18 +33,21 @@ export class View {
     const known = new Set(thread.messages.map((message) => message.id));
     const calls = new Set(thread.messages.flatMap((message) => message.toolCalls ?? []).map((call) => call.id));
     addNotes(null);
+    let last = null;
     for (const message of thread.messages) {
       // The result of a call is shown with the call.
       if (message.role !== 'tool' || !calls.has(message.toolCallId)) {
         const item = this.item(message.id, () => h('li'));
         this.drawMessage(item, message, thread, unsent);
         wanted.push(item);
+        last = item;
       }
       addNotes(message.id);
     }
     // The message that they came after is gone: an attempt that was begun anew.
     for (const [after] of notes) if (after !== null && !known.has(after)) addNotes(after);
     this.place(wanted);
+    for (const item of wanted) item.classList.toggle('last', item === last);
   }
 
   /** The element of a message or note, made where there is none yet. */
@@ -160,13 +81,33 @@ export class View {
     if (drawn.message === message && drawn.revision === revision && drawn.isUnsent === isUnsent) return;
     item.drawn = { message, revision, isUnsent };
     item.dataset.role = message.role;
-    item.setAttribute('aria-busy', String(thread.open.has(message.id)));
+    const isOpen = thread.open.has(message.id);
+    item.setAttribute('aria-busy', String(isOpen));
     const parts = DRAWERS[message.role] ?? DRAWERS.system;
     parts.call(this, item, message, thread);
     item.classList.toggle('unsent', isUnsent);
     if (message.subagentRunId) {
       setText(this.part(item, 'name', () => h('div', { className: 'name' })), thread.subagents.get(message.subagentRunId) ?? 'Subagent');
     }
+    if (!isUnsent && !isOpen) this.drawActions(item, message);
+    const actions = item.parts?.get('actions');
+    if (actions) actions.hidden = isUnsent || isOpen;
+  }
+
+  /** The buttons of a message. */
+  drawActions(item, message) {
+    if (!['user', 'assistant'].includes(message.role)) return;
+    const hasText = textOf(message.content) !== '';
+    const actions = this.part(item, 'actions', () => {
+      const shown = () => item.drawn.message;
+      const box = h('div', { className: 'message-actions' }, copyButton(() => textOf(shown().content)));
+      const button = (className, text, onclick) => box.append(h('button', { type: 'button', className: `quiet ${className}`, onclick }, text));
+      if (message.role === 'user') button('edit', 'Edit', () => this.edit(shown()));
+      else if (!message.subagentRunId) button('again', 'Regenerate', () => this.again());
+      return box;
+    });
+    actions.firstChild.hidden = !hasText;
+    item.append(actions);
   }
 
   /** The part of an item with this name, made where there is none yet. */
@@ -182,29 +123,17 @@ export class View {
     return part;
   }
 
-  drawContent(item, content) {
+  drawContent(item, content, drawText = setText) {
     const parts = typeof content === 'string' ? [{ type: 'text', text: content }] : content ?? [];
     parts.forEach((part, at) => {
       if (part.type === 'text') {
         const name = `text ${at}`;
-        if (part.text || item.parts?.has(name)) setText(this.part(item, name, () => h('div', { className: 'text', dir: 'auto' })), part.text);
+        if (part.text || item.parts?.has(name)) drawText(this.part(item, name, () => h('div', { className: 'text', dir: 'auto' })), part.text);
       } else {
         // Once drawn it stays: what was sent as bytes comes back as an address of the same picture.
-        this.part(item, `${part.type} ${at}`, () => this.media(part));
+        this.part(item, `${part.type} ${at}`, () => media(part));
       }
     });
-  }
-
-  /** A picture, or a line that says what else it is. */
-  media({ type, source = {} }) {
-    if (type !== 'image') return h('div', { className: 'note' }, `Attached: ${type}${source.mimeType ? ` (${source.mimeType})` : ''}`);
-    if (source.type === 'url' && !isOurs(source.value)) return foreign(source.value);
-    const image = h('img', { className: 'picture', alt: 'Attached picture' });
-    this.picture(source).then(
-      (url) => (image.src = url),
-      (error) => image.replaceWith(h('div', { className: 'note' }, `A picture that cannot be shown: ${error.message}`)),
-    );
-    return image;
   }
 
   drawTool(item, call, thread) {
@@ -226,14 +155,6 @@ export class View {
     if (result) setText(answered, result.error ? readable(result.error) : readable(textOf(result.content)));
   }
 
-  drawArtifact(item, { url, name = 'artifact', mediaType = '' }) {
-    if (!isOurs(url)) return item.append(name);
-    if (PICTURES.includes(mediaType)) item.append(this.media({ type: 'image', source: { type: 'url', value: url } }));
-    const button = h('button', { type: 'button', className: 'quiet' }, `Save ${name}`);
-    button.onclick = () => this.download(url, name).catch((error) => (button.textContent = `${name}: ${error.message}`));
-    item.append(button);
-  }
-
   drawNote(note) {
     if (note.kind === 'problem') {
       const item = h('li', { className: 'problem' }, h('strong', {}, note.title), h('p', {}, note.text));
@@ -246,14 +167,14 @@ export class View {
       return item;
     }
     const item = h('li', { className: `note ${note.kind}` });
-    if (note.artifact) this.drawArtifact(item, note.artifact);
+    if (note.artifact) item.append(...artifact(note.artifact));
     else if (note.detail === undefined) item.append(note.text);
     else item.append(h('details', {}, h('summary', {}, note.text), h('pre', { tabIndex: 0 }, readable(note.detail))));
     return item;
   }
 }
 
-/** How the messages of each role are drawn. */
+/** The functions that draw the messages of each role. */
 const DRAWERS = {
   user(item, message) {
     item.className = 'user';
@@ -261,7 +182,11 @@ const DRAWERS = {
   },
   assistant(item, message, thread) {
     item.className = 'assistant';
-    this.drawContent(item, message.content);
+    const isWhole = !thread.open.has(message.id);
+    this.drawContent(item, message.content, (element, text) => {
+      element.markdown ??= new MarkdownText(element);
+      element.markdown.update(text, isWhole);
+    });
     for (const call of message.toolCalls ?? []) this.drawTool(item, call, thread);
   },
   reasoning(item, message) {
@@ -321,25 +246,4 @@ function grouped(notes) {
 export function textOf(content) {
   if (typeof content === 'string') return content;
   return (content ?? []).map((part) => (part.type === 'text' ? part.text : `[${part.type}]`)).join('\n');
-}
-
-/** Whether an address is a path of this host. */
-const isOurs = (address) => /^\/(?![/\\])/.test(address);
-
-/** A picture elsewhere is not loaded, as that would tell others who reads; whoever wants it can open it. */
-function foreign(address) {
-  let url;
-  try {
-    url = new URL(address);
-  } catch {
-    url = null;
-  }
-  if (!url || !['http:', 'https:'].includes(url.protocol)) return h('div', { className: 'note' }, 'A picture without a usable address');
-  return h('div', { className: 'note' }, 'Picture at ', h('a', { href: url.href, target: '_blank', rel: 'noopener noreferrer' }, url.host));
-}
-
-/** The data URL of bytes, where they are a picture that browsers show. */
-export function pictureUrl(mimeType, base64) {
-  if (!PICTURES.includes(mimeType)) throw new Error(`its type is ${mimeType || 'not said'}`);
-  return `data:${mimeType};base64,${base64}`;
 }

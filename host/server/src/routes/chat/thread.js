@@ -1,54 +1,6 @@
-// The AG-UI 1.0 side of the page: events as they come, and the thread that they make.
+// A thread of AG-UI 1.0 as the page has it, and the events that change it.
 
-/** Nothing has come for so long, not even a keep-alive comment (one every 15 s): the connection is dead. */
-const SILENCE_MS = 45_000;
-
-/** A connection that ended before its run did. */
-export class Broken extends Error {}
-
-/** The events of a response, each with the id that its frame had. Throws `Broken` where the connection breaks. */
-export async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = '';
-  try {
-    for (;;) {
-      const { done, value } = await orBroken(reader.read());
-      if (done) return;
-      const frames = (text + value).split('\n\n');
-      text = frames.pop();
-      for (const frame of frames) {
-        const event = parsed(frame);
-        if (event) yield event;
-      }
-    }
-  } finally {
-    reader.cancel().catch(() => {});
-  }
-}
-
-/** What a read gives, unless it fails or takes too long. */
-async function orBroken(read) {
-  let timer;
-  const silence = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Broken('nothing came for too long')), SILENCE_MS);
-  });
-  try {
-    return await Promise.race([read, silence]);
-  } catch (error) {
-    throw error instanceof Broken || error.name === 'AbortError' ? error : new Broken(error.message);
-  } finally {
-    clearTimeout(timer);
-  }
-}
-
-/** The event of one frame; none where it is a comment. */
-function parsed(frame) {
-  const data = [];
-  for (const line of frame.split('\n')) {
-    if (line.startsWith('data:')) data.push(line.slice(line[5] === ' ' ? 6 : 5));
-  }
-  return data.length ? JSON.parse(data.join('\n')) : null;
-}
+import { patched } from './patch.js';
 
 /**
  * A conversation as the page knows it: what the host said of it, and the events since. `revisions` tells the view what has
@@ -68,18 +20,42 @@ export class Thread {
     this.subagents = new Map();
     this.progress = new Map();
     this.revisions = new WeakMap();
-    this.hasMore = false;
+    /** The place from which older messages are read; none where the first message is the first of the thread. */
+    this.before = null;
   }
 
   /** Takes over what the host says the thread is. Notes stay: only this page knows them. */
   hydrate(snapshot) {
-    this.messages = snapshot.messages ?? [];
+    const older = this.olderThan(snapshot.messages ?? []);
+    this.messages = [...older, ...(snapshot.messages ?? [])];
+    if (!older.length) this.before = snapshot.before ?? null;
     this.state = snapshot.state ?? {};
     this.interrupts = snapshot.pendingInterrupts ?? [];
     this.pendingCalls = snapshot.pendingToolCallIds ?? [];
-    this.hasMore = Boolean(snapshot.hasMore);
     this.open.clear();
     this.notes = this.notes.filter((note) => !note.running);
+  }
+
+  /** The messages of this page before the first of a snapshot, which has the newest messages alone. */
+  olderThan([first]) {
+    const at = first ? this.messages.findIndex((message) => message.id === first.id) : -1;
+    return at > 0 ? this.messages.slice(0, at) : [];
+  }
+
+  /** Adds a page of older messages. */
+  prepend({ messages = [], before = null }) {
+    const known = new Set(this.messages.map((message) => message.id));
+    this.messages = [...messages.filter((message) => !known.has(message.id)), ...this.messages];
+    this.before = before;
+  }
+
+  /** Puts a message of the user where the thread has the one with its id; all that follows leaves. Else adds it. */
+  branch(message) {
+    const at = this.messages.findIndex(({ id }) => id === message.id);
+    if (at >= 0) this.messages.length = at;
+    this.messages.push(message);
+    const stays = new Set(this.messages.slice(0, -1).map(({ id }) => id)).add(null);
+    this.notes = this.notes.filter((note) => stays.has(note.after));
   }
 
   message(id) {
@@ -193,7 +169,8 @@ const HANDLERS = {
     thread.state = patched(thread.state, event.delta);
   },
   MESSAGES_SNAPSHOT(thread, event) {
-    thread.messages = reconciled(thread.messages, event.messages);
+    const older = thread.olderThan(event.messages);
+    thread.messages = [...older, ...reconciled(thread.messages.slice(older.length), event.messages)];
   },
   ACTIVITY_SNAPSHOT(thread, event) {
     const known = thread.message(event.messageId);
@@ -262,74 +239,4 @@ function reconciled(old, snapshot) {
     previous = message.id;
   }
   return messages;
-}
-
-/** A value with a JSON Patch (RFC 6902) applied; as it was where the patch does not fit it. */
-export function patched(value, patch) {
-  try {
-    return patch.reduce(operate, structuredClone(value));
-  } catch {
-    return value;
-  }
-}
-
-function operate(root, { op, path, from, value }) {
-  switch (op) {
-    case 'add':
-      return put(root, path, value, 'insert');
-    case 'replace':
-      at(root, path);
-      return put(root, path, value, 'set');
-    case 'remove':
-      return take(root, path);
-    case 'copy':
-      return put(root, path, structuredClone(at(root, from)), 'insert');
-    case 'move': {
-      const moved = at(root, from);
-      return put(take(root, from), path, moved, 'insert');
-    }
-    case 'test':
-      if (JSON.stringify(at(root, path)) !== JSON.stringify(value)) throw new Error('another value');
-      return root;
-    default:
-      return root;
-  }
-}
-
-const keys = (path) => path.split('/').slice(1).map((key) => key.replaceAll('~1', '/').replaceAll('~0', '~'));
-
-function step(value, key) {
-  if (value === null || typeof value !== 'object' || !Object.hasOwn(value, key)) throw new Error('no such place');
-  return value[key];
-}
-
-const at = (root, path) => keys(path).reduce(step, root);
-
-/** The thing that holds what a path names, and its key there. */
-function holder(root, path) {
-  const all = keys(path);
-  const key = all.pop();
-  return [all.reduce(step, root), key];
-}
-
-function put(root, path, value, how) {
-  if (path === '') return value;
-  const [parent, key] = holder(root, path);
-  if (Array.isArray(parent)) {
-    const index = key === '-' ? parent.length : Number(key);
-    if (!(Number.isInteger(index) && index >= 0 && index <= parent.length)) throw new Error('no such place');
-    parent.splice(index, how === 'insert' ? 0 : 1, value);
-  } else {
-    // Not an assignment: the key may be `__proto__`.
-    Object.defineProperty(parent, key, { value, enumerable: true, configurable: true, writable: true });
-  }
-  return root;
-}
-
-function take(root, path) {
-  at(root, path);
-  const [parent, key] = holder(root, path);
-  if (Array.isArray(parent)) parent.splice(Number(key), 1);
-  else delete parent[key];
-  return root;
 }
