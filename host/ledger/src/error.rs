@@ -11,6 +11,8 @@ use agent_host_protocol::{
     run::IllegalTransition,
 };
 
+use crate::cluster_error::ClusterError;
+
 /// The reason why a ledger could not be opened, checked or compacted. The disk is unchanged unless the variant says
 /// otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +131,9 @@ pub enum OpenError {
         /// Error of the system.
         source: std::io::Error,
     },
+    /// The cluster of the ledger cannot be joined, or does not belong to the files.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// An operation of the opened ledger failed.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -229,6 +234,19 @@ pub enum LedgerError {
         free: u64,
         /// Bytes that must be left.
         needed: u64,
+    },
+    /// The workspace keeps as many bytes as it may.
+    #[error(
+        "workspace `{workspace}` keeps {bytes} bytes and may keep {limit} (`[quotas]`): delete conversations or artifacts of it, wait \
+         for retention, or raise its quota, then repeat the request"
+    )]
+    WorkspaceFull {
+        /// The workspace; empty for what has none.
+        workspace: Arc<str>,
+        /// Bytes that the ledger keeps for it.
+        bytes: u64,
+        /// Limit.
+        limit: u64,
     },
     /// The log could not be written. The operation was not written and may be repeated. (If the disk also refuses to remove
     /// the half-written frame, and the host crashes before the next write, the operation may still be found.)

@@ -11,14 +11,16 @@ use std::{
 };
 
 use agent_host_protocol::{Run, grant::ConversationKey};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use crate::{
-    boundary::guard_open,
+    boundary::guard_apart,
+    cluster_error::ClusterError,
     digest::{hex, parse_hex},
     error::{LedgerError, OpenError},
-    files::{Blob, BlobReader, BlobWriter, Blobs, Disk, DiskNeed, size_of, unreadable},
+    files::{Blob, BlobCopies, BlobReader, BlobWriter, Blobs, Disk, DiskNeed, unreadable},
+    lease::Lease,
     operation::{
         AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, NewArtifact, Operation, RowsOperation, WriteOperation,
         audit_bytes, entry_rows,
@@ -27,7 +29,7 @@ use crate::{
     overlay::{AdmittedValues, Overlay},
     record::{Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
     rows::{AuditRow, Reader, View, Views, bounded},
-    store::{Files, MergeEvents, MissingLedger, Store, io_error, open, real_files},
+    store::{Files, Log, LogSource, MergeEvents, MissingLedger, OpenedStore, Store, io_error, open, real_files},
     writer::{Commits, Counters, MergeFailure, Queue, Shared, Watch, Writer, WriterEnd},
 };
 
@@ -141,15 +143,42 @@ impl Options {
 
     pub(crate) fn open_with(self, files: Files) -> Result<Ledger, OpenError> {
         let dir = self.dir.clone();
-        guard_open(&dir, || Ledger::start(self, files))
+        guard_apart(&dir, |_| (), |_| Ledger::start(self, files))
     }
 }
 
-impl Ledger {
-    fn start(options: Options, files: Files) -> Result<Self, OpenError> {
-        let opened = open(&options.dir, options.cache_bytes, MissingLedger::Create, &files)?;
-        let views = Arc::new(Views::new(View::of(&opened.database)?));
-        let blobs = Blobs::open(&options.dir).map_err(io_error("prepare the blobs of", &options.dir))?;
+/// A ledger whose store is open and whose writer does not work yet.
+pub(crate) struct Opening {
+    options: Options,
+    shared: Arc<Shared>,
+    store: Store,
+    alive: oneshot::Sender<()>,
+}
+
+/// A part that outlives the writer: dropped when the ledger is closed.
+pub(crate) type Keeper = Box<dyn Send>;
+
+/// The parts of the ledger of a cluster.
+pub(crate) struct ClusterParts {
+    pub(crate) log: Box<dyn Log>,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) blobs: Box<dyn BlobCopies>,
+}
+
+impl Opening {
+    /// Opens the copy of a cluster's ledger for its follower.
+    pub(crate) fn of_copy(options: Options, opened: OpenedStore, cluster: ClusterParts, files: Files) -> Result<Self, OpenError> {
+        let dir = options.dir.clone();
+        guard_apart(&dir, |_| (), |_| Self::new(options, opened, Some(cluster), files))
+    }
+
+    fn new(options: Options, opened: OpenedStore, cluster: Option<ClusterParts>, files: Files) -> Result<Self, OpenError> {
+        let views = Arc::new(Views::new(View::of(&opened.database)?, opened.last()));
+        let (log, lease, copies) = match cluster {
+            None => (LogSource::Files, None, None),
+            Some(ClusterParts { log, lease, blobs }) => (LogSource::Cluster(log), Some(lease), Some(blobs)),
+        };
+        let blobs = Blobs::open(&options.dir, copies).map_err(io_error("prepare the blobs of", &options.dir))?;
         let (alive, done) = oneshot::channel();
         let shared = Arc::new(Shared {
             dir: options.dir.clone(),
@@ -157,6 +186,7 @@ impl Ledger {
             overlay: Overlay::default(),
             watchers: Arc::default(),
             disk: Arc::new(Disk::new(options.dir.clone(), options.min_free_disk_bytes)),
+            quotas: RwLock::default(),
             counters: Counters::default(),
             blobs: Arc::new(blobs),
             artifact_unreferenced_ms: milliseconds(options.artifact_unreferenced),
@@ -166,6 +196,7 @@ impl Ledger {
             merge_failure: MergeFailure::default(),
             commits: Commits::default(),
             done: Mutex::new(Some(done)),
+            lease,
         });
         let (merging, failing, failed) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
         let events = MergeEvents {
@@ -173,15 +204,57 @@ impl Ledger {
             failing: Box::new(move |reason| failing.merge_failure.note(reason)),
             failed: Box::new(move |error| failed.fail(&error.to_string())),
         };
-        let store = Store::start(opened, &options, views, events, files)?;
+        let store = Store::start(opened, log, &options, views, events, files)?;
+        Ok(Self { options, shared, store, alive })
+    }
+
+    /// The committed rows, for a reader that outlives the borrow.
+    pub(crate) fn views(&self) -> Arc<Views> {
+        Arc::clone(&self.shared.views)
+    }
+
+    pub(crate) fn store(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    /// Counts a batch that was followed.
+    pub(crate) fn count(&self, log_bytes: u64) {
+        self.shared.counters.batch(0, log_bytes);
+    }
+
+    /// A function that refuses everything from its call on.
+    pub(crate) fn failing(&self) -> impl FnOnce(&str) + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        move |reason| shared.fail(reason)
+    }
+
+    /// Merges what the copy has and closes its files.
+    pub(crate) fn close(self) -> Result<(), LedgerError> {
+        self.store.close()
+    }
+
+    /// Starts the writer.
+    pub(crate) fn run(self, keeper: Option<Keeper>) -> Result<Ledger, OpenError> {
+        let Self { options, shared, store, alive } = self;
         let writer = Writer::new(&options, Arc::clone(&shared), store)?;
         let run = move || {
             let _alive: oneshot::Sender<()> = alive;
             writer.run();
+            drop(keeper);
         };
         let thread = Builder::new().name("ledger-writer".to_owned()).spawn(run);
         let thread = thread.map_err(|source| OpenError::Io { action: "start a thread for", path: options.dir, source })?;
-        Ok(Self { inner: Arc::new(Inner { shared, writer: Mutex::new(Some(thread)) }) })
+        Ok(Ledger { inner: Arc::new(Inner { shared, writer: Mutex::new(Some(thread)) }) })
+    }
+}
+
+impl Ledger {
+    fn start(options: Options, files: Files) -> Result<Self, OpenError> {
+        let opened = open(&options.dir, options.cache_bytes, MissingLedger::Create, &files)?;
+        if opened.copied().is_some() {
+            return Err(ClusterError::IsACopy { dir: options.dir.display().to_string() }.into());
+        }
+        Opening::new(options, opened, None, files)?.run(None)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -195,6 +268,7 @@ impl Ledger {
 
     pub(crate) async fn admit(&self, operation: Operation, bytes: usize) -> Result<(), LedgerError> {
         let shared = self.shared();
+        shared.check_lease()?;
         let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
         shared.queue.push(operation, place).map_err(|_| shared.unavailable())
     }
@@ -205,13 +279,15 @@ impl Ledger {
     /// If the future is dropped, the event may or may not have been accepted.
     ///
     /// # Errors
-    /// [`LedgerError::DiskLow`], [`LedgerError::IdempotencyConflict`], [`LedgerError::Invalid`] where an id is not new,
+    /// [`LedgerError::DiskLow`], [`LedgerError::WorkspaceFull`], [`LedgerError::IdempotencyConflict`], [`LedgerError::Invalid`] where an id is not new,
     /// a run not fresh or a blob not there, [`LedgerError::NotFound`] where an artifact that it refers to is not there,
     /// [`LedgerError::Conflict`] where a state value is not what was expected, [`LedgerError::QuotaExceeded`] where its scope
     /// would have too much, [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
     pub async fn accept(&self, accept: Accept) -> Result<AcceptOutcome, LedgerError> {
         let shared = self.shared();
         shared.disk.check(DiskNeed::NewEvent)?;
+        let conversation = accept.event.envelope.conversation.as_ref();
+        self.check_quota(conversation.and_then(|of| of.workspace_id.as_deref()).unwrap_or_default())?;
         let (mut operation, bytes, state, answer) = AcceptOperation::prepare(accept, &shared.blobs)?;
         let runs: Vec<_> = operation.runs.iter().map(|new| Arc::clone(&new.run)).collect();
         let admit = |admitted| {
@@ -263,6 +339,7 @@ impl Ledger {
         make: impl FnOnce(Option<AdmittedValues>) -> Operation,
     ) -> Result<(), LedgerError> {
         let shared = self.shared();
+        shared.check_lease()?;
         let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
         let push = |operation| shared.queue.push(operation, place).map_err(|_| shared.unavailable());
         let admitted = if state.is_empty() {
@@ -362,10 +439,11 @@ impl Ledger {
     /// [`LedgerError::NotFound`] where the event is not there; [`LedgerError::Invalid`] where the id of the run is not
     /// new, the run not `created`, an event terminal, or their number not what the run says;
     /// [`LedgerError::Sequence`] where they are not numbered from 1 without a gap; [`LedgerError::DiskLow`],
-    /// [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    /// [`LedgerError::WorkspaceFull`], [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
     pub async fn add_run(&self, new: AddRun) -> Result<RunRecord, LedgerError> {
         let shared = self.shared();
         shared.disk.check(DiskNeed::NewEvent)?;
+        self.check_quota(new.run.workspace_id.as_deref().unwrap_or_default())?;
         let (operation, bytes, answer) = AddRunOperation::prepare(new)?;
         let (mut run, digest) = (Arc::clone(&operation.run), Arc::clone(&operation.digest));
         self.admit(Operation::AddRun(operation), bytes).await?;
@@ -379,10 +457,14 @@ impl Ledger {
     ///
     /// # Errors
     /// [`LedgerError::Invalid`] where the id is not new or the blob not there, [`LedgerError::DiskLow`],
-    /// [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    /// [`LedgerError::WorkspaceFull`], [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
     pub async fn add_artifact(&self, record: ArtifactRecord) -> Result<(), LedgerError> {
         let shared = self.shared();
         shared.disk.check(crate::files::DiskNeed::NewEvent)?;
+        // The host starts whatever is kept.
+        if !matches!(record.source.as_str(), "skill" | "static") {
+            self.check_quota(&record.scope.workspace)?;
+        }
         let artifact = NewArtifact::prepare(&record, &shared.blobs)?;
         let bytes = artifact.rows.bytes().len();
         bounded(bytes)?;
@@ -427,7 +509,7 @@ impl Ledger {
         let blobs = &self.shared().blobs;
         // Pinned first: what is there afterwards stays there.
         let pin = blobs.pin(digest);
-        let size = size_of(blobs.root(), &digest).map_err(|error| unreadable(&error))?;
+        let size = blobs.fetched_size(&digest).map_err(|error| unreadable(&error))?;
         Ok(size.map(|size| Blob { sha256: hex(&digest), size, pin: Arc::new(pin) }))
     }
 
@@ -438,11 +520,22 @@ impl Ledger {
     pub fn blob(&self, sha256: &str) -> Result<Option<BlobReader>, LedgerError> {
         self.open()?;
         let Some(digest) = parse_hex(sha256) else { return Ok(None) };
-        BlobReader::open(self.shared().blobs.root(), &digest)
+        let blobs = &self.shared().blobs;
+        blobs.fetched_size(&digest).map_err(|error| unreadable(&error))?;
+        BlobReader::open(blobs.root(), &digest)
     }
 
     pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
         self.shared().reader()
+    }
+
+    /// An error where the ledger is closed or has failed, or where the lease of this host is over: then no effect may begin. Costs one
+    /// reading of a clock, and nothing for a ledger of its own.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    pub fn check_lease(&self) -> Result<(), LedgerError> {
+        self.shared().check_lease()
     }
 
     /// An error where the ledger is closed or has failed.

@@ -26,6 +26,8 @@
 //!
 //! | room | owns |
 //! |---|---|
+//! | `fuzz` | readers of the files of a ledger, given bytes: what `tests/fuzz` calls |
+//! | `cluster` | a ledger whose log is in PostgreSQL: hosts, the lease, the log, following and taking over |
 //! | `upkeep` | backup, restore, salvage, check, compact, export, garbage, pruning, forgetting |
 //! | `read` | what the handle reads: runs, parked runs, pages, values, numbers |
 //! | `handle` | [`Ledger`]: opening, writing, closing |
@@ -36,7 +38,9 @@
 //! | `rows` | tables, keys, row formats, changes of rows, rows in memory, the reader of one moment |
 //! | `record` | the public records |
 //! | `files`, `digest` | blobs, and what the disk has left |
-//! | `boundary` | panics of redb, turned into errors |
+//! | `lease` | until when the owner of a cluster's ledger may act |
+//! | `postgres` | a client of PostgreSQL |
+//! | `boundary`, `quotas` | panics of redb, turned into errors; bytes that workspaces may keep |
 //!
 //! # How
 //!
@@ -54,15 +58,22 @@
 
 mod apply;
 mod boundary;
+mod cluster;
+mod cluster_error;
 mod digest;
 mod error;
 #[cfg(test)]
 mod faults;
 mod files;
+#[doc(hidden)]
+pub mod fuzz;
 mod handle;
+mod lease;
 mod operation;
 mod options;
 mod overlay;
+mod postgres;
+mod quotas;
 mod read;
 mod record;
 mod rows;
@@ -72,15 +83,23 @@ mod store;
 mod upkeep;
 mod writer;
 
+pub use cluster::{
+    ClusterOptions, ClusterStatus, DEFAULT_LEASE, HostStatus, ImportedLedger, SnapshotStatus, Standby, StandbyStatus,
+    StandbyWatch, cluster_status, import_ledger, init_cluster,
+};
+pub use cluster_error::ClusterError;
 pub use error::{LedgerError, OpenError};
 pub use files::{Blob, BlobReader, BlobWriter};
 pub use handle::{Commit, Health, Ledger};
 pub use operation::PrunedSegments;
 pub use options::Options;
+pub use postgres::{PostgresError, PostgresServer};
+pub use quotas::WorkspaceQuotas;
 pub use read::{
     Feed, FeedBounds, FeedStep,
     statistics::{Group, GroupBy, Percentiles, Statistics, StatisticsQuery, Tokens},
     stats::{Activity, JournalStats, Stats, TableStats},
+    workspaces::WorkspaceUsage,
 };
 pub use record::{
     Accept, AcceptOutcome, AddRun, AppendMark, ArtifactRecord, ArtifactScope, AuditRecord, Branch, DeletedData, EntryWrite,

@@ -22,7 +22,9 @@ use crate::{
     files::Pin,
     operation::{AcceptAnswer, PrunedSegments, ValueRow},
     overlay::AdmittedValues,
-    rows::{BatchPart, Branches, IdempotencyRow, PackedItems, Reader, Rows, Table, number, pair},
+    rows::{
+        BatchPart, Branches, IdempotencyRow, Owner, PackedItems, Reader, Rows, Table, add_usage, changes, kept, number, pair,
+    },
 };
 
 pub(crate) struct Batch<'a> {
@@ -182,9 +184,27 @@ impl<'a> Batch<'a> {
         if let Some(audit) = &self.audit {
             audit.put(self.rows, Table::Audit, &number(audit.first));
         }
+        self.count_usage();
         self.outcome.touched.sort_unstable();
         self.outcome.touched.dedup();
         (self.outcome, result)
+    }
+
+    /// Counts what the rows bring to their workspaces. Rows of runs, which are written again and again, are counted by the merge.
+    fn count_usage(&mut self) {
+        for change in changes(self.rows.bytes()).flatten().filter(|change| change.table != Table::Runs) {
+            let Some((owner, bytes)) = change.value.and_then(|value| kept(change.table, change.key, value)) else { continue };
+            match owner {
+                Owner::Workspace(workspace) => add_usage(&mut self.memory.usage, &workspace, bytes),
+                Owner::Run(run_no) => {
+                    let active = self.memory.active.get(&run_no).map(|active| &active.run);
+                    // Rows of other runs are moved: they are there already.
+                    if let Some(run) = active.or_else(|| self.ended.get(&run_no)) {
+                        add_usage(&mut self.memory.usage, run.workspace_id.as_deref().unwrap_or_default(), bytes);
+                    }
+                }
+            }
+        }
     }
 
     pub(crate) fn load_conversation(&mut self, key: &ConversationKey) -> Result<(), LedgerError> {

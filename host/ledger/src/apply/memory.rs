@@ -14,7 +14,7 @@ use crate::{
     digest::Digest,
     error::LedgerError,
     record::{Park, Usage},
-    rows::{ConversationRow, ListedRuns, Reader, Table, json, read_number, read_pair},
+    rows::{BatchUsage, ConversationRow, ListedRuns, Reader, Table, json, read_number, read_pair},
 };
 
 /// Conversations whose end is remembered, twice as many at most. About 150 bytes each; one that is not costs two lookups.
@@ -46,6 +46,8 @@ pub(crate) struct Memory {
     pub(crate) run_ids: Ids,
     /// The usage of the scopes and areas that were written last, by the key of their row.
     pub(crate) usages: Recent<Vec<u8>, Usage>,
+    /// Bytes that the last batch has brought, by workspace. Zero between batches.
+    pub(crate) usage: BatchUsage,
     /// Shared parts of terms that are in the store.
     pub(crate) shared_parts: Recent<Digest, ()>,
     /// Runs that were parked, or loaded because a write named them: those that are parked after the batch leave.
@@ -114,6 +116,7 @@ impl Memory {
             event_ids: Ids::load(Table::EventIds, reader)?,
             run_ids: Ids::load(Table::RunIds, reader)?,
             usages: Recent::new(USAGES),
+            usage: BatchUsage::default(),
             shared_parts: Recent::new(SHARED_PARTS),
             leaving: Vec::new(),
         })
@@ -214,6 +217,9 @@ impl Memory {
         self.conversations.trim();
         self.turns.trim();
         self.usages.trim();
+        if self.usage.len() > USAGES {
+            self.usage.clear();
+        }
         self.shared_parts.trim();
         self.event_ids.trim();
         self.run_ids.trim();

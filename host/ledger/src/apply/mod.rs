@@ -4,6 +4,7 @@ mod accept;
 mod artifact;
 mod batch;
 mod conversation;
+mod expired_keys;
 mod ids;
 mod journal;
 mod memory;
@@ -14,6 +15,7 @@ mod value;
 mod write;
 
 pub(crate) use batch::{Batch, Outcome};
+pub(crate) use expired_keys::forget_expired_keys;
 pub(crate) use memory::Memory;
 
 use crate::{

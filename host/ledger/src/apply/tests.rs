@@ -34,7 +34,7 @@ impl Small {
         let dir = tempfile::tempdir().unwrap();
         let database = Database::builder().create_with_backend(InMemoryBackend::new()).unwrap();
         create(dir.path(), &database).unwrap();
-        let views = Views::new(View::of(&database).unwrap());
+        let views = Views::new(View::of(&database).unwrap(), 0);
         let memory = Memory::load(&Reader::new(views.current().unwrap())).unwrap();
         Self { dir, _database: database, views, layer: Layer::default(), memory, lookups: 0 }
     }
@@ -53,7 +53,7 @@ impl Small {
         self.lookups = LOOKUPS.get() - before;
         finished.unwrap();
         self.layer.apply(rows.bytes()).unwrap();
-        self.views.show(&self.layer);
+        self.views.show(&self.layer, 1);
         self.memory.trim();
         outcome.answer(Ok(()));
     }
@@ -65,13 +65,13 @@ impl Small {
     }
 
     fn accepting(&self, accept: Accept) -> (Operation, oneshot::Receiver<Result<AcceptAnswer, LedgerError>>) {
-        let blobs = Arc::new(Blobs::open(self.dir.path()).unwrap());
+        let blobs = Arc::new(Blobs::open(self.dir.path(), None).unwrap());
         let (operation, _, _, answer) = AcceptOperation::prepare(accept, &blobs).unwrap();
         (Operation::Accept(operation), answer)
     }
 
     fn write(&mut self, write: RunWrite) {
-        let blobs = Arc::new(Blobs::open(self.dir.path()).unwrap());
+        let blobs = Arc::new(Blobs::open(self.dir.path(), None).unwrap());
         let (operation, _, _, answer) = WriteOperation::prepare(write, &blobs).unwrap();
         self.batch(vec![Operation::Write(operation)]);
         answer.blocking_recv().unwrap().unwrap();
@@ -178,7 +178,7 @@ proptest! {
                 let mut rows = Rows::default();
                 rows.put(Table::EventIds, &id(n), &[]);
                 layer.apply(rows.bytes()).unwrap();
-                ledger.views.show(&layer);
+                ledger.views.show(&layer, 1);
                 known.trim();
             }
             if place == reload {

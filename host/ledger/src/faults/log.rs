@@ -191,6 +191,26 @@ async fn a_log_whose_files_have_names_that_are_not_durable_loses_nothing() {
     }
 }
 
+/// As a file system that is mounted read-only does: every call that changes something fails.
+#[tokio::test]
+async fn a_disk_that_takes_no_writes_is_refused_at_the_start_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new(1);
+    let open = || Options::new(dir.path()).open_with(std::sync::Arc::new(disk.clone()));
+    disk.begin(Plan::default());
+    let ledger = open().unwrap();
+    put(&ledger, "a").await.unwrap();
+    ledger.close().await.unwrap();
+    let changes = [Calls::LogWrites, Calls::StoreWrites, Calls::Names];
+    // A full disk writes nothing; one that fails may write a part.
+    let faults = changes.map(|calls| FaultyCalls { calls, from: 1, count: u64::MAX, fault: disk::Fault::Full });
+    disk.begin(Plan { faults: faults.into(), ..Plan::default() });
+    let Err(refused) = open() else { panic!("it was opened") };
+    assert!(disk.has_failed() && !refused.to_string().is_empty(), "{refused}");
+    disk.begin(Plan::default());
+    assert_eq!(keys(&open().unwrap()), ["a"]);
+}
+
 /// The sync of a batch fails, that of its removal, too, and the process ends. The disk may have the batch, and the next process
 /// sees it removed.
 #[tokio::test]

@@ -35,6 +35,17 @@ pub(crate) fn blobs_path(dir: &Path) -> PathBuf {
     dir.join("blobs")
 }
 
+/// The contents of blobs outside of this host, for the host after it.
+pub(crate) trait BlobCopies: Send + Sync {
+    /// Puts the content of a file there, durably.
+    fn put(&self, digest: &Digest, file: File) -> io::Result<()>;
+    /// Writes the content to a file; gives its bytes. `None` where it is not there.
+    fn get(&self, digest: &Digest, to: &File) -> io::Result<Option<u64>>;
+    fn remove(&self, digest: &Digest) -> io::Result<()>;
+    /// The blobs that are older than so many milliseconds.
+    fn list(&self, older_than_ms: u64) -> io::Result<Vec<Digest>>;
+}
+
 /// The state of the files in memory.
 #[derive(Default)]
 pub(crate) struct Blobs {
@@ -42,6 +53,8 @@ pub(crate) struct Blobs {
     inner: Mutex<Inner>,
     /// True if the name of the folder itself is known to be durable.
     rooted: AtomicBool,
+    /// `None` for a ledger of its own.
+    copies: Option<Box<dyn BlobCopies>>,
 }
 
 #[derive(Default)]
@@ -121,8 +134,8 @@ fn make(dir: &Path) -> io::Result<()> {
 
 impl Blobs {
     /// Removes unfinished files of earlier processes. Called by the owner of the ledger only.
-    pub(crate) fn open(dir: &Path) -> io::Result<Self> {
-        let blobs = Self { root: blobs_path(dir), ..Self::default() };
+    pub(crate) fn open(dir: &Path, copies: Option<Box<dyn BlobCopies>>) -> io::Result<Self> {
+        let blobs = Self { root: blobs_path(dir), copies, ..Self::default() };
         make(&blobs.root)?;
         make(&blobs.root.join(TEMPORARY))?;
         blobs.remove_temporary()?;
@@ -156,6 +169,25 @@ impl Blobs {
         Pin { blobs: Arc::clone(self), digest }
     }
 
+    /// Bytes of a blob, where it is there. A blob that only the host before this one had is fetched.
+    pub(crate) fn fetched_size(self: &Arc<Self>, digest: &Digest) -> io::Result<Option<u64>> {
+        let found = size_of(&self.root, digest)?;
+        let (None, Some(copies)) = (found, &self.copies) else { return Ok(found) };
+        let temporary = self.temporary()?;
+        let Some(size) = copies.get(digest, &temporary.file)? else { return Ok(None) };
+        let mut hash = Sha256::new();
+        io::copy(&mut File::open(&temporary.name.path)?, &mut hash)?;
+        if Digest::from(hash.finalize()) != *digest {
+            return Err(io::Error::other(format!("the content of blob {} in the database is damaged", hex(digest))));
+        }
+        self.keep_here(&temporary, *digest, size).map(|_| Some(size))
+    }
+
+    /// The blobs outside of this host that are older than so many milliseconds.
+    pub(crate) fn copied(&self, older_than_ms: u64) -> io::Result<Vec<Digest>> {
+        self.copies.as_ref().map_or(Ok(Vec::new()), |copies| copies.list(older_than_ms))
+    }
+
     /// From when this returns, and as long as what it gives is held, no blob is removed: a row that is read meanwhile
     /// finds the blob that it refers to.
     pub(crate) fn hold(self: &Arc<Self>) -> Hold {
@@ -170,7 +202,7 @@ impl Blobs {
     pub(crate) fn pin_existing(self: &Arc<Self>, digest: Digest, size: u64) -> Result<Pin, LedgerError> {
         // Pinned first: from then on the collector does not take it away.
         let pin = self.pin(digest);
-        match size_of(&self.root, &digest).map_err(|error| unreadable(&error))? {
+        match self.fetched_size(&digest).map_err(|error| unreadable(&error))? {
             Some(found) if found == size => Ok(pin),
             Some(found) => Err(LedgerError::invalid(format!("blob {} has {found} bytes, not {size}", hex(&digest)))),
             None => Err(LedgerError::invalid(format!(
@@ -192,7 +224,10 @@ impl Blobs {
         }
         match fs::remove_file(path_of(&self.root, digest)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritten("remove", &error)),
-            _ => Ok(true),
+            _ => match &self.copies {
+                Some(copies) => copies.remove(digest).map(|()| true).map_err(|error| unwritten("remove", &error)),
+                None => Ok(true),
+            },
         }
     }
 
@@ -206,8 +241,17 @@ impl Blobs {
         Ok(Temporary { file, name: unopened })
     }
 
-    /// Gives a finished temporary file its name.
+    /// Gives a finished temporary file its name, when its content is also where the next host finds it.
     fn keep(self: &Arc<Self>, temporary: &Temporary, digest: Digest, size: u64) -> io::Result<Pin> {
+        let pin = self.pin(digest);
+        if let Some(copies) = &self.copies {
+            copies.put(&digest, File::open(&temporary.name.path)?)?;
+        }
+        self.keep_here(temporary, digest, size).map(|_| pin)
+    }
+
+    /// Gives a finished temporary file its name.
+    fn keep_here(self: &Arc<Self>, temporary: &Temporary, digest: Digest, size: u64) -> io::Result<Pin> {
         let pin = self.pin(digest);
         let path = path_of(&self.root, &digest);
         let shard = path.parent().unwrap_or(&self.root);

@@ -7,6 +7,7 @@ mod runs;
 pub(crate) mod statistics;
 pub(crate) mod stats;
 mod values;
+pub(crate) mod workspaces;
 
 pub(crate) use cursor::Sequence;
 pub use feed::{Feed, FeedBounds, FeedStep};

@@ -8,9 +8,13 @@ use crate::{
     error::LedgerError,
     files::blob_totals,
     handle::Ledger,
+    read::workspaces::WorkspaceUsage,
     rows::{RunEnd, Table},
     store::{PARTS, database_path, part_path},
 };
+
+/// Workspaces of one answer.
+const LISTED_WORKSPACES: usize = 20;
 
 /// The size of the ledger, and counters since its opening.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -48,6 +52,8 @@ pub struct Stats {
     pub active_in_memory: u64,
     /// Journals of runs.
     pub journal: JournalStats,
+    /// The workspaces that keep most.
+    pub workspaces: Vec<WorkspaceUsage>,
 }
 
 /// The space of journals.
@@ -167,6 +173,7 @@ impl Ledger {
             parked_runs: shared.counters.parked(),
             active_in_memory: count(&shared.counters.in_memory),
             journal,
+            workspaces: self.workspaces(LISTED_WORKSPACES)?,
         })
     }
 }

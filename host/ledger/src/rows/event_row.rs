@@ -171,6 +171,24 @@ pub(crate) fn index_rows(bytes: &[u8], mut each: impl FnMut(IndexRow)) -> Option
     Some(())
 }
 
+/// The number of the first run of an event; `None` for an event without a run.
+pub(crate) fn first_run(bytes: &[u8]) -> Option<u64> {
+    if bytes.first() == Some(&b'{') {
+        return serde_json::from_slice::<JsonRow<'_>>(bytes).ok()?.runs.first().map(|(run_no, _)| *run_no);
+    }
+    let mut places = Places::new(bytes);
+    Pieces::read(&mut places)?;
+    number_at(bytes, &RunPieces::read(&mut places)?.run_no)
+}
+
+/// The JSON of the event of a row.
+pub(crate) fn event_json(bytes: &[u8]) -> Option<&[u8]> {
+    if bytes.first() == Some(&b'{') {
+        return serde_json::from_slice::<JsonRow<'_>>(bytes).ok().map(|row| row.event.get().as_bytes());
+    }
+    bytes.get(Pieces::read(&mut Places::new(bytes))?.event)
+}
+
 /// Takes pieces off the front of a row.
 struct Places<'a> {
     bytes: &'a [u8],
@@ -307,6 +325,7 @@ mod tests {
         let runs = [EventRun { run_no: 4, id: a, terms: Some(b"terms") }, EventRun { run_no: 5, id: b, terms: None }];
         let bytes = write(&row, &runs);
         assert_eq!(EventRow::read(7, &bytes).unwrap(), (row, runs.to_vec()));
+        assert_eq!((first_run(&bytes), event_json(&bytes)), (Some(4), Some(row.event)));
         assert!(EventRow::read(8, &bytes).is_err(), "the number of another event");
         assert_eq!(
             index(&bytes),
@@ -321,7 +340,7 @@ mod tests {
         let alone = EventRow { conversation_no: None, transcript_seq: None, begins: None, ..row };
         let bytes = write(&alone, &[]);
         assert_eq!(EventRow::read(7, &bytes).unwrap(), (alone, Vec::new()));
-        assert_eq!(index(&bytes).len(), 1);
+        assert_eq!((index(&bytes).len(), first_run(&bytes)), (1, None));
     }
 
     #[test]
@@ -333,6 +352,7 @@ mod tests {
         let (row, runs) = EventRow::read(1, bytes.as_bytes()).unwrap();
         assert_eq!((row.event_id, row.event_type, row.transcript_seq), (event_id, "", Some(2)));
         assert_eq!(runs, [EventRun { run_no: 4, id: run, terms: None }]);
+        assert_eq!((first_run(bytes.as_bytes()), event_json(bytes.as_bytes())), (Some(4), Some(row.event)));
         assert!(index(bytes.as_bytes()).is_empty(), "batches of that format have the rows");
     }
 
@@ -341,6 +361,7 @@ mod tests {
         fn any_bytes_end_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let bytes = [&[VERSION][..], &bytes].concat();
             let _ = EventRow::read(1, &bytes);
+            let _ = (first_run(&bytes), event_json(&bytes));
             let _ = index_rows(&bytes, |row| assert!(row.key.end <= bytes.len() && row.value.end <= bytes.len()));
         }
     }

@@ -21,6 +21,7 @@ mod run_list;
 pub(crate) mod schema;
 mod value;
 mod view;
+mod workspace;
 
 pub(crate) use audit::{AuditRow, stored_audit};
 pub(crate) use branches::{Branches, ReplacedEvents};
@@ -33,7 +34,7 @@ pub(crate) use format::{
     stored_run,
 };
 pub(crate) use journal::{delete_segment, ended_before, read_segment};
-pub(crate) use layer::Layer;
+pub(crate) use layer::{Layer, Row};
 pub(crate) use packed::{PackedItems, count};
 pub(crate) use parts::{ContextRow, PartsRow, StoredParts, digest as part_digest};
 pub(crate) use range::{Cell, Range};
@@ -51,3 +52,4 @@ pub(crate) use value::{StoredValue, ValueSummary, is_expected, read_stored, read
 #[cfg(test)]
 pub(crate) use view::LOOKUPS;
 pub(crate) use view::{Base, StoredRows, View, Views};
+pub(crate) use workspace::{BatchUsage, Owner, UsageChanges, add_usage, changed, kept, workspace_of_run};

@@ -26,7 +26,9 @@ use crate::digest::Digest;
 /// 9: the row of an event has the terms of its runs and is its own index in the log; the end of a run is one row.
 ///
 /// 10: conversations have branches, which are entries.
-pub(crate) const FORMAT: u32 = 10;
+///
+/// 11: the bytes that workspaces keep.
+pub(crate) const FORMAT: u32 = 11;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
 /// (a scope of four such parts and a key of 256 bytes) fit several times over.
@@ -118,6 +120,8 @@ tables! {
     RunLists = 29 "run_lists",
     /// `run_no` → context, events and segments of the journal that the batch has which ended the run.
     RunEnds = 30 "run_ends",
+    /// Workspace → bytes that the ledger keeps for it. Follows from other tables; written by merges, never through the log.
+    Workspaces = 31 "workspaces",
 }
 
 /// The type of every table in redb.
@@ -140,6 +144,8 @@ pub(crate) mod meta {
     pub(crate) const APPLIED_BATCH: &[u8] = b"applied_batch";
     /// Present if the ledger has files of the log.
     pub(crate) const HAS_LOG: &[u8] = b"has_log";
+    /// Present if the ledger is a copy of a cluster's: the epoch of `APPLIED_BATCH`.
+    pub(crate) const APPLIED_EPOCH: &[u8] = b"applied_epoch";
 }
 
 pub(crate) const fn number(n: u64) -> [u8; 8] {

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redb::{ReadTransaction, ReadableDatabase, ReadableTableMetadata, TableHandle};
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         layer::{Layer, Row},
         range::{BaseRows, Cell, Range, base_row},
         row_set::RowSet,
+        workspace::{BatchUsage, PendingUsage},
     },
 };
 
@@ -67,12 +68,19 @@ pub(crate) struct View {
     frozen: Option<Arc<Layer>>,
     /// The rows after them.
     fresh: Layer,
+    /// Number of the last batch that was shown; 0 where redb alone is read.
+    last: u64,
 }
 
 impl View {
     /// The rows of redb, with none in memory.
     pub(crate) fn of(database: &impl ReadableDatabase) -> Result<Self, LedgerError> {
-        Ok(Self { base: Arc::new(Base::new(database)?), frozen: None, fresh: Layer::default() })
+        Ok(Self { base: Arc::new(Base::new(database)?), frozen: None, fresh: Layer::default(), last: 0 })
+    }
+
+    /// Number of the last batch in it, for the views of [`Views`].
+    pub(crate) fn last(&self) -> u64 {
+        self.last
     }
 
     /// The newest change of a row in memory.
@@ -139,11 +147,14 @@ impl View {
 /// The newest view, for new readers. `None` when the ledger is closed.
 pub(crate) struct Views {
     current: RwLock<Option<Arc<View>>>,
+    /// The bytes that workspaces have in the layers.
+    pending: Mutex<PendingUsage>,
 }
 
 impl Views {
-    pub(crate) fn new(view: View) -> Self {
-        Self { current: RwLock::new(Some(Arc::new(view))) }
+    /// Shows what redb has, up to the batch `last`.
+    pub(crate) fn new(view: View, last: u64) -> Self {
+        Self { current: RwLock::new(Some(Arc::new(View { last, ..view }))), pending: Mutex::default() }
     }
 
     pub(crate) fn current(&self) -> Option<Arc<View>> {
@@ -159,25 +170,47 @@ impl Views {
         drop(before);
     }
 
-    /// Shows a batch.
-    pub(crate) fn show(&self, fresh: &Layer) {
-        self.replace(|view| View { base: Arc::clone(&view.base), frozen: view.frozen.clone(), fresh: fresh.clone() });
+    /// Shows the batch `last`.
+    pub(crate) fn show(&self, fresh: &Layer, last: u64) {
+        self.replace(|view| View { base: Arc::clone(&view.base), frozen: view.frozen.clone(), fresh: fresh.clone(), last });
     }
 
     /// The rows of `frozen`, which were fresh, are going to be merged. No layer is frozen before this.
     pub(crate) fn freeze(&self, frozen: &Arc<Layer>) {
         let frozen = Arc::clone(frozen);
-        self.replace(|view| View { base: Arc::clone(&view.base), frozen: Some(frozen), fresh: Layer::default() });
+        self.pending.lock().freeze();
+        self.replace(|view| View {
+            base: Arc::clone(&view.base),
+            frozen: Some(frozen),
+            fresh: Layer::default(),
+            last: view.last,
+        });
     }
 
     /// The frozen rows are in `base`.
     pub(crate) fn merged(&self, base: Base) {
-        self.replace(|view| View { base: Arc::new(base), frozen: None, fresh: view.fresh.clone() });
+        self.replace(|view| View { base: Arc::new(base), frozen: None, fresh: view.fresh.clone(), last: view.last });
+        self.pending.lock().merged();
     }
 
     /// redb was opened again.
     pub(crate) fn reopened(&self, base: Base) {
-        self.replace(|view| View { base: Arc::new(base), frozen: view.frozen.clone(), fresh: view.fresh.clone() });
+        self.replace(|view| View {
+            base: Arc::new(base),
+            frozen: view.frozen.clone(),
+            fresh: view.fresh.clone(),
+            last: view.last,
+        });
+    }
+
+    /// Counts the bytes that a batch, which is shown, has brought.
+    pub(crate) fn count(&self, batch: &mut BatchUsage) {
+        self.pending.lock().add(batch);
+    }
+
+    /// Bytes that a workspace has in the layers. Rows that were written again count again.
+    pub(crate) fn pending_usage(&self, workspace: &str) -> u64 {
+        self.pending.lock().of(workspace)
     }
 
     pub(crate) fn close(&self) {
@@ -229,19 +262,32 @@ impl StoredRows {
                 .map_err(LedgerError::damaged)??,
             None => Size { rows: 0, bytes: 0 },
         };
+        self.each_change(|key, before, after| {
+            let bytes = |value: &[u8]| (key.len() + value.len()) as u64;
+            if let Some(before) = before {
+                size.rows = size.rows.saturating_sub(1);
+                size.bytes = size.bytes.saturating_sub(bytes(before));
+            }
+            if let Some(after) = after {
+                size.rows += 1;
+                size.bytes += bytes(after);
+            }
+            Ok(())
+        })?;
+        Ok(size)
+    }
+
+    /// The rows in memory: the key, the value in redb, and the value now. Costs one look into redb for each.
+    pub(crate) fn each_change(
+        &self,
+        mut each: impl FnMut(&[u8], Option<&[u8]>, Option<&[u8]>) -> Result<(), LedgerError>,
+    ) -> Result<(), LedgerError> {
         let older = self.frozen.iter().filter(|row| self.fresh.get(row.key()).is_none());
         for row in self.fresh.iter().chain(older) {
-            let bytes = |value: &[u8]| (row.key().len() + value.len()) as u64;
-            if let Some(before) = self.base.as_ref().map(|base| base_row(base, row.key())).transpose()?.flatten() {
-                size.rows = size.rows.saturating_sub(1);
-                size.bytes = size.bytes.saturating_sub(bytes(before.value()));
-            }
-            if let Some(value) = row.value() {
-                size.rows += 1;
-                size.bytes += bytes(value);
-            }
+            let before = self.base.as_ref().map(|base| base_row(base, row.key())).transpose()?.flatten();
+            each(row.key(), before.as_ref().map(redb::AccessGuard::value), row.value())?;
         }
-        Ok(size)
+        Ok(())
     }
 }
 
@@ -343,7 +389,7 @@ mod tests {
         fn a_view_shows_what_was_committed_when_it_was_taken(steps in steps()) {
             let database = Database::builder().create_with_backend(InMemoryBackend::new()).unwrap();
             merge(&database, &Layer::default());
-            let views = Views::new(View::of(&database).unwrap());
+            let views = Views::new(View::of(&database).unwrap(), 0);
             let (mut model, mut fresh, mut frozen) = (Model::new(), Layer::default(), None::<Arc<Layer>>);
             let mut taken = Vec::new();
             for step in steps {
@@ -363,7 +409,7 @@ mod tests {
                             }
                         }
                         fresh.apply(rows.bytes()).unwrap();
-                        views.show(&fresh);
+                        views.show(&fresh, 1);
                     }
                     Step::Freeze if frozen.is_none() => {
                         let layer = Arc::new(std::mem::take(&mut fresh));
@@ -374,7 +420,7 @@ mod tests {
                         if let Some(layer) = frozen.take() {
                             merge(&database, &layer);
                             // Before the view is replaced, redb has the rows and so has the layer.
-                            let view = View { base: Arc::new(Base::new(&database).unwrap()), frozen: Some(layer), fresh: fresh.clone() };
+                            let view = View { base: Arc::new(Base::new(&database).unwrap()), frozen: Some(layer), fresh: fresh.clone(), last: 0 };
                             check(&view, &model, Bound::Unbounded, Bound::Unbounded, &[]);
                             views.merged(Base::new(&database).unwrap());
                         }

@@ -10,7 +10,7 @@ use std::{
 use redb::{Database, DatabaseError, ReadableDatabase, TableError, TableHandle};
 
 use crate::{
-    boundary::guarded,
+    boundary::{guard_open, guarded},
     error::{LedgerError, OpenError},
     rows::{FORMAT, Table, meta, number, read_number},
     store::{Files, real_files},
@@ -28,6 +28,8 @@ pub(crate) struct Meta {
     pub(super) applied: u64,
     /// True if the ledger has files of the log, which must then exist.
     pub(super) has_log: bool,
+    /// Epoch of the last batch, if the ledger is a copy of a cluster's.
+    pub(super) epoch: Option<u64>,
 }
 
 pub(crate) fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> OpenError + 'a {
@@ -50,7 +52,7 @@ pub(crate) fn open_database(dir: &Path, path: &Path, cache_bytes: usize, files: 
 
 /// Makes the file of a new ledger under another name first: one that was killed in the middle of this would leave a
 /// file that nobody can open.
-pub(super) fn create_file(dir: &Path, path: &Path, cache_bytes: usize, files: &Files) -> Result<(), OpenError> {
+pub(super) fn create_file(dir: &Path, path: &Path, cache_bytes: usize, kind: Kind, files: &Files) -> Result<(), OpenError> {
     let unfinished = dir.join(format!("ledger.redb.new-{}", std::process::id()));
     let remove = || match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -58,7 +60,7 @@ pub(super) fn create_file(dir: &Path, path: &Path, cache_bytes: usize, files: &F
     };
     remove().map_err(io_error("remove", &unfinished))?;
     let database = open_database(dir, &unfinished, cache_bytes, &real_files())?;
-    create(dir, &database)?;
+    create_as(dir, &database, kind)?;
     database.close().map_err(|error| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() })?;
     // Unlike a rename, this never replaces a ledger that another process has made meanwhile.
     match fs::hard_link(&unfinished, path) {
@@ -95,16 +97,51 @@ pub(super) fn read_meta(dir: &Path, path: &Path, database: &Database) -> Result<
         return Err(OpenError::NewerFormat { dir: dir.to_owned(), found, supported: FORMAT });
     }
     let has_log = table.get(meta::HAS_LOG).map_err(|e| damaged(&e))?.is_some();
-    Ok(Some(Meta { format: found, seed: read(meta::LOG_SEED)?, applied: read(meta::APPLIED_BATCH)?, has_log }))
+    let is_copy = table.get(meta::APPLIED_EPOCH).map_err(|e| damaged(&e))?.is_some();
+    let epoch = if is_copy { Some(read(meta::APPLIED_EPOCH)?) } else { None };
+    Ok(Some(Meta { format: found, seed: read(meta::LOG_SEED)?, applied: read(meta::APPLIED_BATCH)?, has_log, epoch }))
 }
 
-/// Makes the tables of a new ledger, durably.
+/// The format of the ledger in a directory, which is left as it is.
+///
+/// # Errors
+/// [`OpenError`] where there is none, or another process has it open.
+pub(crate) fn read_format(dir: &Path, cache_bytes: usize, files: &Files) -> Result<u32, OpenError> {
+    let path = database_path(dir);
+    if !path.is_file() {
+        return Err(OpenError::NoLedger { dir: dir.to_owned() });
+    }
+    guard_open(dir, || {
+        let database = open_database(dir, &path, cache_bytes, files)?;
+        let meta = read_meta(dir, &path, &database)?;
+        database.close().map_err(|error| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() })?;
+        meta.map(|meta| meta.format).ok_or_else(|| OpenError::NotALedger { path: path.clone(), reason: "it is empty".to_owned() })
+    })
+}
+
+/// The kind of a new ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A ledger of its own, with its log in files.
+    Embedded,
+    /// A copy of the ledger of the cluster with this number.
+    Copy(u64),
+}
+
+/// Makes the tables of a new ledger of its own, durably.
 pub(crate) fn create(dir: &Path, database: &Database) -> Result<Meta, OpenError> {
+    create_as(dir, database, Kind::Embedded)
+}
+
+pub(super) fn create_as(dir: &Path, database: &Database, kind: Kind) -> Result<Meta, OpenError> {
     let create = || -> Result<Meta, LedgerError> {
         let mut transaction = database.begin_write()?;
         transaction.set_quick_repair(true);
         // The standard library seeds its hashers from the system's randomness.
-        let seed = RandomState::new().hash_one(dir);
+        let (seed, epoch) = match kind {
+            Kind::Embedded => (RandomState::new().hash_one(dir), None),
+            Kind::Copy(seed) => (seed, Some(0)),
+        };
         for table in Table::ALL {
             transaction.open_table(table.definition())?;
         }
@@ -113,9 +150,12 @@ pub(crate) fn create(dir: &Path, database: &Database) -> Result<Meta, OpenError>
             for (key, value) in [(meta::FORMAT, u64::from(FORMAT)), (meta::LOG_SEED, seed), (meta::APPLIED_BATCH, 0)] {
                 table.insert(key, number(value).as_slice())?;
             }
+            if let Some(epoch) = epoch {
+                table.insert(meta::APPLIED_EPOCH, number(epoch).as_slice())?;
+            }
         }
         transaction.commit()?;
-        Ok(Meta { format: FORMAT, seed, applied: 0, has_log: false })
+        Ok(Meta { format: FORMAT, seed, applied: 0, has_log: false, epoch })
     };
     create().map_err(|error| OpenError::damaged(dir, &error))
 }

@@ -14,7 +14,7 @@ use crate::{
     rows::{Layer, MalformedRow, Reader, Rows, View, Views},
     store::{
         Files, Identity, OpenedStore, io_error,
-        log::Log,
+        log::{AppendError, Log},
         merge::{Job, MergeEvents, MergeState, Merger, Place},
     },
 };
@@ -25,7 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub(crate) struct Store {
     dir: PathBuf,
     files: Files,
-    seed: u64,
+    /// Key of the checksums in the log, for `ledger.identity`. `None` for a copy of a cluster's ledger, which has no such file.
+    identity: Option<u64>,
     log: Box<dyn Log>,
     views: Arc<Views>,
     merger: Merger,
@@ -46,27 +47,52 @@ pub(crate) enum WriteError {
     Store(LedgerError),
 }
 
+impl From<AppendError> for WriteError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Refused(error) => Self::Log(error),
+            AppendError::Lost(error) => Self::Store(error),
+        }
+    }
+}
+
 /// Bytes of frames that one part of the log has room for: half as much again as what a merge is begun with, so that the
 /// writer can go on while the merge before is under way.
-fn room(options: &Options) -> u64 {
+pub(crate) fn part_room(options: &Options) -> u64 {
     options.checkpoint_wal_bytes.saturating_add(options.checkpoint_wal_bytes / 2)
+}
+
+/// The place of the log.
+pub(crate) enum LogSource {
+    /// Files beside redb.
+    Files,
+    /// The log of a cluster, whose copy redb is.
+    Cluster(Box<dyn Log>),
 }
 
 impl Store {
     /// Starts merging. `views` shows what `opened` has.
     pub(crate) fn start(
         mut opened: OpenedStore,
+        log: LogSource,
         options: &Options,
         views: Arc<Views>,
         events: MergeEvents,
         files: Files,
     ) -> Result<Self, OpenError> {
-        let log = opened.log(&options.dir, room(options), &files)?;
-        let seed = opened.seed;
         let dir: &Path = &options.dir;
-        if Identity::read(dir).map_err(io_error("read", dir))?.is_none() {
-            Identity { seed, last: opened.last }.write(dir, &files).map_err(io_error("write the identity of", dir))?;
-        }
+        let (log, identity): (Box<dyn Log>, _) = match log {
+            LogSource::Files => {
+                let log = opened.log(dir, part_room(options), &files)?;
+                let seed = opened.seed;
+                if Identity::read(dir).map_err(io_error("read", dir))?.is_none() {
+                    Identity { seed, last: opened.last }.write(dir, &files).map_err(io_error("write the identity of", dir))?;
+                }
+                (Box::new(log), Some(seed))
+            }
+            // The cluster knows which ledger it is, and how far it has come.
+            LogSource::Cluster(log) => (log, None),
+        };
         let place = Place {
             dir: options.dir.clone(),
             cache_bytes: options.cache_bytes,
@@ -78,8 +104,8 @@ impl Store {
         Ok(Self {
             dir: options.dir.clone(),
             files,
-            seed,
-            log: Box::new(log),
+            identity,
+            log,
             views,
             merger,
             fresh: Layer::default(),
@@ -101,7 +127,24 @@ impl Store {
     /// Makes the changes durable and visible, in this order; returns their bytes in the log. Waits for a merge if the log
     /// has no room.
     pub(crate) fn write(&mut self, rows: &Rows) -> Result<u64, WriteError> {
-        if !self.log.has_room(rows.bytes().len()) {
+        self.make_room(rows.bytes().len())?;
+        let fresh = self.with(rows.bytes())?;
+        let bytes = self.log.append(rows.bytes())?;
+        self.show(fresh, self.log.last());
+        Ok(bytes)
+    }
+
+    /// Makes the changes visible, which are durable: the log of a cluster has them. The caller moves the end of the log afterwards.
+    pub(crate) fn follow(&mut self, payload: &[u8]) -> Result<(), WriteError> {
+        self.make_room(payload.len())?;
+        let fresh = self.with(payload)?;
+        self.show(fresh, self.log.last() + 1);
+        Ok(())
+    }
+
+    /// Waits for a merge if the log has no room.
+    fn make_room(&mut self, bytes: usize) -> Result<(), WriteError> {
+        if !self.log.has_room(bytes) {
             match self.merger.wait() {
                 MergeState::Failing(reason) => {
                     let reason = format!("the log is full, and redb takes no rows: {reason}");
@@ -112,14 +155,21 @@ impl Store {
             }
             self.freeze().map_err(WriteError::Log)?;
         }
+        Ok(())
+    }
+
+    /// The rows in memory with these changes.
+    fn with(&mut self, payload: &[u8]) -> Result<Layer, WriteError> {
         let mut fresh = self.fresh.for_next();
         let malformed = |MalformedRow| WriteError::Store(LedgerError::damaged("a batch holds something that is not a change"));
-        fresh.apply(rows.bytes()).map_err(malformed)?;
-        let bytes = self.log.append(rows.bytes()).map_err(WriteError::Log)?;
+        fresh.apply(payload).map_err(malformed)?;
+        Ok(fresh)
+    }
+
+    fn show(&mut self, fresh: Layer, last: u64) {
         self.fresh = fresh;
-        self.views.show(&self.fresh);
+        self.views.show(&self.fresh, last);
         self.behind_since.get_or_insert_with(Instant::now);
-        Ok(bytes)
     }
 
     /// The time at which [`Self::merge_what_is_due`] has work, or checks again.
@@ -145,12 +195,12 @@ impl Store {
         if self.fresh.is_empty() {
             return Ok(());
         }
-        let (last, log_bytes) = (self.log.last(), self.log.part_bytes());
+        let (last, epoch, log_bytes) = (self.log.last(), self.log.epoch(), self.log.part_bytes());
         self.log.turn()?;
         let layer = Arc::new(std::mem::take(&mut self.fresh));
         self.behind_since = None;
         self.views.freeze(&layer);
-        self.merger.begin(Job { layer, last, log_bytes });
+        self.merger.begin(Job { layer, last, epoch, log_bytes });
         Ok(())
     }
 
@@ -174,10 +224,10 @@ impl Store {
         self.views.close();
         match database {
             Some(database) => {
-                let identity = Identity { seed: self.seed, last: self.log.last() };
                 // Before another process can open redb.
                 if result.is_ok()
-                    && let Err(error) = identity.write(&self.dir, &self.files)
+                    && let Some(seed) = self.identity
+                    && let Err(error) = (Identity { seed, last: self.log.last() }).write(&self.dir, &self.files)
                 {
                     tracing::warn!(%error, "ledger.identity could not be written: an older copy of the ledger would not be noticed");
                 }

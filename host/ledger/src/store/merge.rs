@@ -10,6 +10,7 @@
 //! no write after a failed one, and the merge is repeated until it succeeds.
 
 use std::{
+    borrow::Cow,
     path::PathBuf,
     sync::Arc,
     thread::{Builder, JoinHandle},
@@ -24,8 +25,8 @@ use crate::{
     error::LedgerError,
     files::free_in,
     rows::{
-        Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, PackedItems, RowSet, Table, Views, derive, json,
-        malformed, meta, number, pair, read_pair, table_source,
+        Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, PackedItems, Row, RowSet, Table, UsageChanges, Views,
+        changed, derive, json, malformed, meta, number, pair, read_number, read_pair, table_source, workspace_of_run,
     },
     store::{Files, database_path},
 };
@@ -61,6 +62,8 @@ pub(super) struct Job {
     pub(super) layer: Arc<Layer>,
     /// The last batch in it.
     pub(super) last: u64,
+    /// Epoch of that batch, if redb is a copy of a cluster's ledger.
+    pub(super) epoch: Option<u64>,
     /// Bytes of its batches in the log.
     pub(super) log_bytes: u64,
 }
@@ -210,7 +213,7 @@ impl Work {
         loop {
             let began = Instant::now();
             let merged = self.has_space(&job.layer).and_then(|()| {
-                merge(&database, &job.layer, job.last)?;
+                merge_to(&database, &job.layer, job.last, job.epoch)?;
                 Base::new(&database)
             });
             let error = match merged {
@@ -313,12 +316,18 @@ fn reason(error: &LedgerError) -> Arc<str> {
 
 /// Puts the rows of a layer into redb, durably.
 pub(crate) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(), LedgerError> {
-    guarded(|| merge_rows(database, layer, last)).unwrap_or_else(|reason| Err(LedgerError::damaged(reason)))
+    merge_to(database, layer, last, None)
 }
 
-fn merge_rows(database: &Database, layer: &Layer, last: u64) -> Result<(), LedgerError> {
+/// As [`merge`]. `epoch` is that of the last batch, if redb is a copy of a cluster's ledger.
+fn merge_to(database: &Database, layer: &Layer, last: u64, epoch: Option<u64>) -> Result<(), LedgerError> {
+    guarded(|| merge_rows(database, layer, last, epoch)).unwrap_or_else(|reason| Err(LedgerError::damaged(reason)))
+}
+
+fn merge_rows(database: &Database, layer: &Layer, last: u64, epoch: Option<u64>) -> Result<(), LedgerError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
+    let mut usage = UsageChanges::new(|run_no| workspace_of(layer, &transaction, run_no));
     for table in Table::ALL {
         let rows = layer.table(*table);
         let derived = match table_source(*table) {
@@ -330,19 +339,69 @@ fn merge_rows(database: &Database, layer: &Layer, last: u64) -> Result<(), Ledge
         }
         let mut to = transaction.open_table(table.definition())?;
         if *table == Table::RunEvents {
-            merge_events(&mut to, &rows)?;
+            merge_events(&mut to, &rows, &mut usage)?;
             continue;
         }
         for row in rows.iter().chain(derived.iter()) {
-            match row.value() {
-                Some(value) => drop(to.insert(row.key(), value)?),
-                None => drop(to.remove(row.key())?),
-            }
+            merge_row(&mut to, *table, row.key(), row.value(), &mut usage)?;
         }
     }
-    purge_idempotency(&transaction, agent_host_protocol::time::now())?;
-    transaction.open_table(Table::Meta.definition())?.insert(meta::APPLIED_BATCH, number(last).as_slice())?;
+    let usage: Vec<_> = usage.changes().collect();
+    change_usage(&transaction, usage)?;
+    // A copy changes by the log alone; there the owner writes what it forgets.
+    if epoch.is_none() {
+        purge_idempotency(&transaction, agent_host_protocol::time::now())?;
+    }
+    {
+        let mut to = transaction.open_table(Table::Meta.definition())?;
+        to.insert(meta::APPLIED_BATCH, number(last).as_slice())?;
+        if let Some(epoch) = epoch {
+            to.insert(meta::APPLIED_EPOCH, number(epoch).as_slice())?;
+        }
+    }
     transaction.commit()?;
+    Ok(())
+}
+
+/// Puts a row or removes it, and counts what that changes for its workspace.
+fn merge_row(
+    to: &mut redb::Table<'_, &[u8], &[u8]>,
+    table: Table,
+    key: &[u8],
+    value: Option<&[u8]>,
+    usage: &mut UsageChanges<impl FnMut(u64) -> Result<String, LedgerError>>,
+) -> Result<(), LedgerError> {
+    let before = match value {
+        Some(value) => {
+            usage.put(table, key, value)?;
+            to.insert(key, value)?
+        }
+        None => to.remove(key)?,
+    };
+    before.map_or(Ok(()), |before| usage.remove(table, key, before.value()))
+}
+
+/// The workspace of a run, whose row is in the layer or in redb. Not called while the table of runs is open.
+fn workspace_of(layer: &Layer, transaction: &WriteTransaction, run_no: u64) -> Result<String, LedgerError> {
+    let key = number(run_no);
+    if let Some(row) = layer.get(Table::Runs, &key).and_then(Row::value) {
+        return Ok(workspace_of_run(row).unwrap_or_default().into_owned());
+    }
+    let runs = transaction.open_table(Table::Runs.definition())?;
+    let row = runs.get(key.as_slice())?;
+    Ok(row.and_then(|row| workspace_of_run(row.value()).map(Cow::into_owned)).unwrap_or_default())
+}
+
+/// Changes the bytes that workspaces keep.
+fn change_usage(transaction: &WriteTransaction, changes: Vec<(String, i64)>) -> Result<(), LedgerError> {
+    let mut to = transaction.open_table(Table::Workspaces.definition())?;
+    for (workspace, change) in changes {
+        let before = to.get(workspace.as_bytes())?.and_then(|row| read_number(row.value())).unwrap_or(0);
+        match changed(before, change) {
+            0 => drop(to.remove(workspace.as_bytes())?),
+            bytes => drop(to.insert(workspace.as_bytes(), number(bytes).as_slice())?),
+        }
+    }
     Ok(())
 }
 
@@ -350,32 +409,38 @@ fn merge_rows(database: &Database, layer: &Layer, last: u64) -> Result<(), Ledge
 ///
 /// Readers see the same events whichever rows are there: a row in memory has precedence over one of redb with the same
 /// key, and its events are followed by those of the next key.
-fn merge_events(to: &mut redb::Table<'_, &[u8], &[u8]>, rows: &RowSet) -> Result<(), LedgerError> {
+fn merge_events(
+    to: &mut redb::Table<'_, &[u8], &[u8]>,
+    rows: &RowSet,
+    usage: &mut UsageChanges<impl FnMut(u64) -> Result<String, LedgerError>>,
+) -> Result<(), LedgerError> {
     let table = Table::RunEvents;
     let mut open: Option<(u64, PackedItems)> = None;
     let mut value = Vec::new();
-    let mut put = |to: &mut redb::Table<'_, &[u8], &[u8]>, open: Option<(u64, PackedItems)>| -> Result<(), LedgerError> {
+    let mut put = |to: &mut redb::Table<'_, &[u8], &[u8]>,
+                   open: Option<(u64, PackedItems)>,
+                   usage: &mut UsageChanges<_>|
+     -> Result<(), LedgerError> {
         let Some((run_no, events)) = open else { return Ok(()) };
         value.clear();
         events.write(&mut value);
-        to.insert(pair(run_no, events.first).as_slice(), value.as_slice())?;
-        Ok(())
+        merge_row(to, table, &pair(run_no, events.first), Some(&value), usage)
     };
     for row in rows.iter() {
         let Some(value) = row.value() else {
-            to.remove(row.key())?;
+            merge_row(to, table, row.key(), None, usage)?;
             continue;
         };
         let (run_no, first) = read_pair(row.key()).ok_or_else(|| malformed(table))?;
         let Some(events) = PackedItems::read(table, first, value)? else {
-            to.insert(row.key(), value)?;
+            merge_row(to, table, row.key(), Some(value), usage)?;
             continue;
         };
         if !open.as_mut().is_some_and(|(of, before)| *of == run_no && before.take_over(&events)) {
-            put(to, open.replace((run_no, events)))?;
+            put(to, open.replace((run_no, events)), usage)?;
         }
     }
-    put(to, open)
+    put(to, open, usage)
 }
 
 /// Forgets idempotency keys that are older than [`IDEMPOTENCY_TTL_MS`].

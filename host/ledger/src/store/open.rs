@@ -23,11 +23,12 @@ use redb::Database;
 
 use crate::{
     boundary::guard_open,
+    cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     rows::{FORMAT, Layer, Reader, View},
     store::{
         Files, Identity, PARTS,
-        database::{Meta, create, create_file, database_path, io_error, open_database, read_meta, set_has_log},
+        database::{Kind, Meta, create_as, create_file, database_path, io_error, open_database, read_meta, set_has_log},
         identity_path,
         legacy::{LegacyLog, legacy_path},
         log::{FileLog, Log},
@@ -53,10 +54,22 @@ pub(crate) struct OpenedStore {
     pub(super) seed: u64,
     /// The last batch.
     pub(super) last: u64,
+    /// Epoch of the last batch, if the ledger is a copy of a cluster's.
+    pub(super) epoch: Option<u64>,
     pub(super) log: Option<FileLog>,
 }
 
 impl OpenedStore {
+    /// Number and epoch of the last batch of a copy. `None` for a ledger of its own.
+    pub(crate) fn copied(&self) -> Option<(u64, u64)> {
+        self.epoch.map(|epoch| (self.last, epoch))
+    }
+
+    /// Number of the last batch.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
     pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
         Ok(Reader::new(Arc::new(View::of(&self.database)?)))
     }
@@ -87,6 +100,22 @@ impl OpenedStore {
 
 /// Opens the files and brings redb up to the end of the log.
 pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, files: &Files) -> Result<OpenedStore, OpenError> {
+    open_as(dir, cache_bytes, missing, Kind::Embedded, files)
+}
+
+/// Opens the copy of a cluster's ledger, or makes an empty one. The log is not in these files.
+///
+/// # Errors
+/// [`ClusterError::NotACopy`] where the directory holds another ledger.
+pub(crate) fn open_copy(dir: &Path, cache_bytes: usize, seed: u64, files: &Files) -> Result<OpenedStore, OpenError> {
+    let opened = open_as(dir, cache_bytes, MissingLedger::Create, Kind::Copy(seed), files)?;
+    if opened.epoch.is_none() || opened.seed != seed {
+        return Err(ClusterError::NotACopy { dir: dir.display().to_string() }.into());
+    }
+    Ok(opened)
+}
+
+fn open_as(dir: &Path, cache_bytes: usize, missing: MissingLedger, kind: Kind, files: &Files) -> Result<OpenedStore, OpenError> {
     let path = database_path(dir);
     match fs::metadata(&path) {
         Ok(metadata) if metadata.len() == 0 => {
@@ -101,21 +130,21 @@ pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, files
                 return Err(OpenError::NoLedger { dir: dir.to_owned() });
             }
             DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))?;
-            create_file(dir, &path, cache_bytes, files)?;
+            create_file(dir, &path, cache_bytes, kind, files)?;
         }
         Err(error) => return Err(io_error("look at", &path)(error)),
     }
-    guard_open(dir, || open_existing(dir, &path, cache_bytes, files))
+    guard_open(dir, || open_existing(dir, &path, cache_bytes, kind, files))
 }
 
 /// Opens the files that are there.
-fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, files: &Files) -> Result<OpenedStore, OpenError> {
+fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, kind: Kind, files: &Files) -> Result<OpenedStore, OpenError> {
     let database = open_database(dir, path, cache_bytes, files)?;
     let mut meta = match read_meta(dir, path, &database)? {
         Some(meta) => meta,
         None => {
             nothing_beside(dir, path)?;
-            create(dir, &database)?
+            create_as(dir, &database, kind)?
         }
     };
     let identity = Identity::read(dir).map_err(io_error("read", &identity_path(dir)))?;
@@ -130,7 +159,7 @@ fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, files: &Files) -> 
         }
         meta.has_log = false;
     }
-    let mut opened = OpenedStore { database, seed: meta.seed, last: meta.applied, log: None };
+    let mut opened = OpenedStore { database, seed: meta.seed, last: meta.applied, epoch: meta.epoch, log: None };
     if meta.has_log {
         give_up(dir, &meta, files)?;
         let mut log = FileLog::open(dir, meta.seed, files)?;
@@ -141,6 +170,10 @@ fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, files: &Files) -> 
     }
     not_older(dir, opened.last, at_least)?;
     if meta.format < FORMAT {
+        if meta.epoch.is_some() {
+            // Copies change by the log alone. The log has all that this one holds.
+            return Err(ClusterError::OldCopy { dir: dir.display().to_string() }.into());
+        }
         upgrade(&opened.database, meta.format).map_err(|error| OpenError::damaged(dir, &error))?;
     }
     remove_legacy(dir, legacy, opened.last, files)?;
@@ -410,7 +443,7 @@ mod tests {
     #[test]
     fn a_check_makes_no_log() {
         let dir = tempfile::tempdir().unwrap();
-        create_file(dir.path(), &database_path(dir.path()), 1 << 20, &real_files()).unwrap();
+        create_file(dir.path(), &database_path(dir.path()), 1 << 20, Kind::Embedded, &real_files()).unwrap();
         assert!(check(dir.path(), |_| ()).unwrap().is_ok());
         assert!(PARTS.iter().all(|part| !part_path(dir.path(), *part).exists()));
     }

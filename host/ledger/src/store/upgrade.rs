@@ -3,7 +3,7 @@
 //! The upgrade happens when the ledger is opened, after the log was applied, in one durable transaction: a crash leaves the
 //! old format, which is upgraded the next time. An upgrade takes about a second for each million events and state values.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 use agent_host_protocol::{Event, grant::ConversationKey};
 use redb::{Database, ReadableTable, WriteTransaction};
@@ -11,12 +11,16 @@ use redb::{Database, ReadableTable, WriteTransaction};
 use crate::{
     error::LedgerError,
     record::Usage,
-    rows::{ConversationRow, EventRow, FORMAT, ListedRun, Table, encode, json, malformed, meta, number, pair, schema},
+    rows::{
+        ConversationRow, EventRow, FORMAT, ListedRun, Table, UsageChanges, changed, encode, json, malformed, meta, number, pair,
+        schema, workspace_of_run,
+    },
 };
 
 /// From format 1 to 2: the new tables, the usage of each scope of state, and the events of each conversation. From 2 to 3
 /// and from 3 to 4: the new tables. From 4 to 7: only the number and an empty table, since the log was taken over before and
-/// rows of older formats stay as they are. To 8: the lists of runs. To 9 and 10: as to 7.
+/// rows of older formats stay as they are. To 8: the lists of runs. To 9 and 10: as to 7. To 11: the bytes that workspaces keep,
+/// which takes a look at each row that counts.
 pub(crate) fn upgrade(database: &Database, from: u32) -> Result<(), LedgerError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
@@ -29,6 +33,9 @@ pub(crate) fn upgrade(database: &Database, from: u32) -> Result<(), LedgerError>
     if from < 2 {
         count_state(&transaction)?;
         list_events(&transaction)?;
+    }
+    if from < 11 {
+        count_workspaces(&transaction)?;
     }
     transaction.open_table(Table::Meta.definition())?.insert(meta::FORMAT, number(u64::from(FORMAT)).as_slice())?;
     transaction.commit()?;
@@ -50,6 +57,27 @@ fn list_runs(transaction: &WriteTransaction) -> Result<(), LedgerError> {
             }
         });
         inserted?;
+    }
+    Ok(())
+}
+
+/// Bytes that workspaces keep, which format 11 brought. A merge before may have begun to count.
+pub(crate) fn count_workspaces(transaction: &WriteTransaction) -> Result<(), LedgerError> {
+    transaction.delete_table(Table::Workspaces.definition())?;
+    let mut usage = UsageChanges::new(|run_no| {
+        let runs = transaction.open_table(Table::Runs.definition())?;
+        let row = runs.get(number(run_no).as_slice())?;
+        Ok(row.and_then(|row| workspace_of_run(row.value()).map(Cow::into_owned)).unwrap_or_default())
+    });
+    for table in Table::ALL {
+        for row in transaction.open_table(table.definition())?.iter()? {
+            let (key, value) = row?;
+            usage.put(*table, key.value(), value.value())?;
+        }
+    }
+    let mut to = transaction.open_table(Table::Workspaces.definition())?;
+    for (workspace, bytes) in usage.changes() {
+        to.insert(workspace.as_bytes(), number(changed(0, bytes)).as_slice())?;
     }
     Ok(())
 }
@@ -102,4 +130,43 @@ fn list_events(transaction: &WriteTransaction) -> Result<(), LedgerError> {
         listed.insert(pair(no, event_no).as_slice(), event.envelope.event_type.as_bytes())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+    use crate::{
+        rows::{Layer, Rows},
+        store::merge,
+    };
+
+    #[test]
+    fn a_ledger_of_format_10_counts_what_its_workspaces_keep() {
+        let database = Database::builder().create_with_backend(InMemoryBackend::new()).unwrap();
+        let (mut rows, mut layer) = (Rows::default(), Layer::default());
+        let run = |workspace: &str| format!(r#"{{"workspace_id":"{workspace}","status":"created","binding_id":"b"}}"#);
+        rows.put(Table::Runs, &number(1), run("a").as_bytes());
+        rows.put(Table::Runs, &number(2), run("b").as_bytes());
+        rows.put(Table::Journal, &pair(1, 1), &[0; 100]);
+        rows.put(Table::State, &schema::state_key("1:r/1:s/1:a/0:/", "k"), b"{}");
+        layer.apply(rows.bytes()).unwrap();
+        merge(&database, &layer, 1).unwrap();
+        let counted = || -> Vec<(Vec<u8>, u64)> {
+            let transaction = database.begin_write().unwrap();
+            let table = transaction.open_table(Table::Workspaces.definition()).unwrap();
+            let rows = table.iter().unwrap().map(|row| row.unwrap());
+            rows.map(|(key, value)| (key.value().to_vec(), schema::read_number(value.value()).unwrap())).collect()
+        };
+        let merged = counted();
+        assert_eq!(merged.iter().map(|(name, _)| name.as_slice()).collect::<Vec<_>>(), [b"a", b"b"]);
+        assert!(merged[0].1 > merged[1].1 + 100, "{merged:?}");
+        // A merge of the log of a ledger of format 10 has begun to count, without the rows from before.
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(Table::Workspaces.definition()).unwrap().insert(b"a".as_slice(), number(1).as_slice()).unwrap();
+        transaction.commit().unwrap();
+        upgrade(&database, 10).unwrap();
+        assert_eq!(counted(), merged);
+    }
 }

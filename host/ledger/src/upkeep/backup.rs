@@ -181,7 +181,15 @@ impl Ledger {
         // Before the rows are read: no blob that they refer to goes away.
         let _hold = shared.blobs.hold();
         let reader = self.reader()?;
-        let copy = Copy { reader: &reader, dir: &shared.dir, alive: &|| self.open(), reserve: shared.disk.reserve(), seen: 0 };
+        let fetch = |digest: &Digest| shared.blobs.fetched_size(digest).map(drop);
+        let copy = Copy {
+            reader: &reader,
+            dir: &shared.dir,
+            alive: &|| self.open(),
+            fetch: &fetch,
+            reserve: shared.disk.reserve(),
+            seen: 0,
+        };
         make(backup, copy).map_err(|error| match (&error, self.open()) {
             // Rows that cannot be read because the ledger was closed are not damaged.
             (BackupError::Ledger(_), Err(closed)) => closed.into(),
@@ -200,7 +208,7 @@ pub fn backup(dir: impl AsRef<Path>, backup: &Backup) -> Result<BackupManifest, 
         let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?;
         let manifest = {
             let reader = store.reader()?;
-            make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), reserve: 0, seen: 0 })
+            make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), fetch: &|_| Ok(()), reserve: 0, seen: 0 })
         };
         store.close()?;
         manifest
@@ -356,6 +364,8 @@ struct Copy<'a> {
     dir: &'a Path,
     /// Fails if the backup should stop.
     alive: &'a dyn Fn() -> Result<(), LedgerError>,
+    /// Brings the file of a blob here, where only the database of a cluster has it.
+    fetch: &'a dyn Fn(&Digest) -> io::Result<()>,
     /// Bytes that the disk must keep, for the host that writes to it.
     reserve: u64,
     seen: u64,
@@ -439,9 +449,10 @@ impl Copy<'_> {
         let database = open_database(dir, &path, COPY_CACHE_BYTES, &real_files())?;
         create(dir, &database)?;
         let mut count = 0;
-        for table in Table::ALL.iter().filter(|table| **table != Table::Meta) {
+        for table in Table::ALL.iter().filter(|table| !matches!(table, Table::Meta | Table::Workspaces)) {
             count += self.table(*table, &database, &path)?;
         }
+        count += self.workspaces(&database, &path)?;
         let mut last = database.begin_write().map_err(|error| unwritten(&error))?;
         // The state of the allocator comes along, so that opening it takes no time.
         last.set_quick_repair(true);
@@ -482,6 +493,21 @@ impl Copy<'_> {
         Ok(count)
     }
 
+    /// The bytes that workspaces keep, with what is not merged.
+    fn workspaces(&self, database: &Database, path: &Path) -> Result<u64, BackupError> {
+        let unwritten = unwritten(path);
+        let usage = self.reader.workspace_usage()?;
+        let transaction = database.begin_write().map_err(|error| unwritten(&error))?;
+        {
+            let mut to = transaction.open_table(Table::Workspaces.definition()).map_err(|error| unwritten(&error))?;
+            for (workspace, bytes) in &usage {
+                to.insert(workspace.as_bytes(), schema::number(*bytes).as_slice()).map_err(|error| unwritten(&error))?;
+            }
+        }
+        transaction.commit().map_err(|error| unwritten(&error))?;
+        Ok(usage.len() as u64)
+    }
+
     /// Every blob that a row refers to. Gives how many, and their bytes.
     fn blobs(&mut self, dir: &Path) -> Result<(u64, u64), BackupError> {
         let (from, to) = (blobs_path(self.dir), blobs_path(dir));
@@ -503,6 +529,7 @@ impl Copy<'_> {
                 }
                 make_dir(folder)?;
             }
+            (self.fetch)(digest).map_err(io_failed("fetch", &path))?;
             bytes += link(&path_of(&from, digest), &path)?;
             count += 1;
             self.look(dir)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use redb::CompactionError;
 
 use crate::{
-    boundary::guard_open,
+    boundary::guard_apart,
     error::OpenError,
     store::{MissingLedger, database_path, io_error, open, real_files},
 };
@@ -29,9 +29,10 @@ pub struct CompactReport {
 ///
 /// # Errors
 /// [`OpenError::NoLedger`], [`OpenError::AlreadyOpen`], and those of the file system.
-pub fn compact(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<CompactReport, OpenError> {
+pub fn compact(dir: impl AsRef<Path>, progress: impl FnMut(f64)) -> Result<CompactReport, OpenError> {
     let dir = dir.as_ref();
-    guard_open(dir, || compact_dir(dir, &mut progress))
+    let of = dir.to_owned();
+    guard_apart(dir, progress, move |progress| compact_dir(&of, progress))
 }
 
 fn compact_dir(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<CompactReport, OpenError> {

@@ -138,7 +138,14 @@ impl Ledger {
             Ok(())
         })
         .or_else(|error| if result.is_err() { Ok(()) } else { Err(failed(error)) })?;
-        result.map(|()| collected)
+        result?;
+        // What the host before this one had written, and this one never read.
+        for digest in shared.blobs.copied(shared.blob_grace_ms).map_err(failed)? {
+            if !self.reader()?.needs_blob(&digest)? && shared.blobs.remove(&digest, || self.reader()?.needs_blob(&digest))? {
+                collected.blobs += 1;
+            }
+        }
+        Ok(collected)
     }
 
     fn collect_file(

@@ -16,6 +16,8 @@ mod rows;
 mod source;
 mod valid;
 
+pub(crate) use valid::is_row;
+
 use std::{fs, io, path::Path};
 
 use redb::Database;
@@ -23,7 +25,7 @@ use serde::Serialize;
 
 use self::source::Source;
 use crate::{
-    boundary::{guard_open, guarded},
+    boundary::{guard_apart, guarded},
     digest::{Digest, hex},
     error::{LedgerError, OpenError},
     files::{blobs_path, path_of},
@@ -100,13 +102,9 @@ impl SalvageReport {
 /// # Errors
 /// [`BackupError::NotEmpty`], [`BackupError::Open`] where a host has the ledger open, there is none, or a newer version wrote
 /// it, and those of the file system. Damage is not an error: the report lists it.
-pub fn salvage(
-    from: impl AsRef<Path>,
-    to: impl AsRef<Path>,
-    mut progress: impl FnMut(f64),
-) -> Result<SalvageReport, BackupError> {
-    let (from, to) = (from.as_ref(), to.as_ref());
-    guard_open(from, || salvage_dir(from, to, &mut progress))
+pub fn salvage(from: impl AsRef<Path>, to: impl AsRef<Path>, progress: impl FnMut(f64)) -> Result<SalvageReport, BackupError> {
+    let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
+    guard_apart(&from.clone(), progress, move |progress| salvage_dir(&from, &to, progress))
 }
 
 fn salvage_dir(from: &Path, to: &Path, progress: &mut dyn FnMut(f64)) -> Result<SalvageReport, BackupError> {
@@ -210,7 +208,7 @@ impl Salvage<'_> {
         let (mut rows, mut left_out) = (0u64, 0u64);
         let is_whole = rows::each_row(reader, table, &mut |key, value| {
             // A row that makes a reader panic is as little a row.
-            if guarded(|| valid::is_row(table, key, value)).unwrap_or(false) {
+            if guarded(|| is_row(table, key, value)).unwrap_or(false) {
                 rows += 1;
                 sink.put(key, value)
             } else {

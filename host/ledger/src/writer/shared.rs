@@ -8,13 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use crate::{
     error::LedgerError,
     files::{Blobs, Disk},
+    lease::Lease,
     overlay::Overlay,
+    quotas::WorkspaceQuotas,
     rows::{Reader, Views},
     writer::{Queue, watch::Watchers},
 };
@@ -26,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) overlay: Overlay,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) disk: Arc<Disk>,
+    pub(crate) quotas: RwLock<WorkspaceQuotas>,
     pub(crate) counters: Counters,
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) artifact_unreferenced_ms: u64,
@@ -37,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) commits: Commits,
     /// Held by the writer; when it is dropped, [`crate::Ledger::close`] returns.
     pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
+    /// The lease of this host, if the ledger is a cluster's.
+    pub(crate) lease: Option<Arc<Lease>>,
 }
 
 #[derive(Clone)]
@@ -171,7 +176,13 @@ impl Counters {
 }
 
 impl Shared {
+    /// An error where the host may not act.
+    pub(crate) fn check_lease(&self) -> Result<(), LedgerError> {
+        self.lease.as_ref().map_or(Ok(()), |lease| lease.check())
+    }
+
     pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
+        self.check_lease()?;
         self.views.current().map(Reader::new).ok_or_else(|| self.unavailable())
     }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    apply::{Batch, Memory, Outcome, apply},
+    apply::{Batch, Memory, Outcome, apply, forget_expired_keys},
     error::LedgerError,
     files::DiskNeed,
     options::Options,
@@ -20,6 +20,8 @@ use crate::{
 
 /// Between two looks whether redb is open again.
 const REOPENING: Duration = Duration::from_millis(2);
+/// Between two looks for idempotency keys whose time is over, in the ledger of a cluster.
+const FORGETTING: Duration = Duration::from_secs(60);
 /// Between two looks at a disk that has refused a write.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -29,6 +31,8 @@ pub(crate) struct Writer {
     memory: Memory,
     rows: Rows,
     bounds: Bounds,
+    /// The time of the next look for idempotency keys whose time is over. `None` where a merge forgets them.
+    forgets_at: Option<Instant>,
 }
 
 struct Bounds {
@@ -47,7 +51,8 @@ impl Writer {
         shared.counters.set_in_memory(memory.active.len());
         drop(reader);
         let bounds = Bounds { batch_operations: options.batch_operations.max(1), batch_bytes: options.batch_bytes };
-        Ok(Self { shared, store, memory, rows: Rows::default(), bounds })
+        let forgets_at = shared.lease.as_ref().map(|_| Instant::now());
+        Ok(Self { shared, store, memory, rows: Rows::default(), bounds, forgets_at })
     }
 
     /// Works until the queue is closed and empty, or the store fails.
@@ -71,6 +76,9 @@ impl Writer {
                     }
                     self.shared.counters.busy(began.elapsed());
                 }
+            }
+            if let Err(stopped) = self.forget_keys() {
+                break Err(stopped);
             }
             self.store.merge_what_is_due();
         };
@@ -115,6 +123,7 @@ impl Writer {
             self.shared.overlay.settle(std::mem::take(&mut outcome.admitted));
             self.shared.queue.release(units);
             if result.is_ok() {
+                self.shared.views.count(&mut self.memory.usage);
                 let parked = self.shared.counters.parked().saturating_add_signed(outcome.parked);
                 self.shared.counters.set_parked(parked);
             }
@@ -153,7 +162,7 @@ impl Writer {
     /// The time of the next work that nobody asks for: a merge, or a look at a disk that has failed.
     fn wakes_at(&self) -> Option<Instant> {
         let probe = self.shared.commits.have_failed().then(|| Instant::now() + PROBE);
-        self.store.next_merge().into_iter().chain(probe).min()
+        self.store.next_merge().into_iter().chain(probe).chain(self.forgets_at).min()
     }
 
     /// Writes a batch without rows to a disk that has refused the last one, so that a host which gets no events meanwhile becomes
@@ -163,6 +172,29 @@ impl Writer {
             return Ok(());
         }
         match self.commit() {
+            Ok(()) | Err(WriteError::Log(_)) => Ok(()),
+            Err(WriteError::Store(error)) => Err(self.fail(&error)),
+        }
+    }
+
+    /// Forgets idempotency keys whose time is over, by a batch of its own: copies change by the log alone.
+    fn forget_keys(&mut self) -> Result<(), WriterFailed> {
+        if self.forgets_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(());
+        }
+        self.forgets_at = Some(Instant::now() + FORGETTING);
+        let forgotten = match self.store.reader() {
+            Ok(reader) => forget_expired_keys(&reader, agent_host_protocol::time::now(), &mut self.rows),
+            Err(error) => Err(error),
+        };
+        let written = match forgotten {
+            Ok(()) if self.rows.is_empty() => Ok(()),
+            Ok(()) => self.commit(),
+            Err(LedgerError::Reopening) => Ok(()),
+            Err(error) => Err(WriteError::Store(error)),
+        };
+        self.rows.clear();
+        match written {
             Ok(()) | Err(WriteError::Log(_)) => Ok(()),
             Err(WriteError::Store(error)) => Err(self.fail(&error)),
         }

@@ -8,11 +8,14 @@
     reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
 )]
 
+#[allow(dead_code, unused_imports, reason = "not every test file has a database")]
+pub mod postgres;
+
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use agent_host_ledger::{
-    Accept, AcceptOutcome, ArtifactRecord, ArtifactScope, Blob, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord,
-    RunWrite, StateWrite, check,
+    Accept, AcceptOutcome, ArtifactRecord, ArtifactScope, Blob, ClusterOptions, DEFAULT_LEASE, Ledger, NewEvent, NewItem, NewRun,
+    Options, PostgresServer, RunChange, RunRecord, RunWrite, Standby, StateWrite, check, init_cluster,
 };
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus,
@@ -41,12 +44,69 @@ pub const FILES: [&str; 3] = ["ledger.redb", "ledger-1.wal", "ledger-2.wal"];
 pub fn crash(dir: &Path, copy: &Path) {
     std::fs::create_dir_all(copy.join("ledger")).unwrap();
     for file in FILES {
-        std::fs::copy(dir.join("ledger").join(file), copy.join("ledger").join(file)).unwrap();
+        if crate::LOG == LogPlace::Files || file == FILES[0] {
+            std::fs::copy(dir.join("ledger").join(file), copy.join("ledger").join(file)).unwrap();
+        }
+    }
+    if crate::LOG == LogPlace::Postgres {
+        // The copy has a log of its own, with what is committed at this moment.
+        let url = database_of(&dir.join("ledger"));
+        let name = url.split(['/', '?']).nth(3).unwrap();
+        let copied = format!("{name}_{:x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), copy) >> 32);
+        postgres::shared().clone_database(name, &copied);
+        std::fs::write(copy.join(DATABASE), url.replace(name, &copied)).unwrap();
+    }
+}
+
+/// The place of the log of a test's ledgers: `crate::LOG`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum LogPlace {
+    Files,
+    Postgres,
+}
+
+/// Opens a ledger whose log is where `crate::LOG` says.
+pub trait Start {
+    fn start(self) -> Ledger;
+}
+
+impl Start for Options {
+    fn start(self) -> Ledger {
+        if crate::LOG == LogPlace::Files {
+            return self.open().unwrap();
+        }
+        let server = PostgresServer::parse(&database_of(&self.dir), None).unwrap();
+        let advertise = format!("{}:1", self.dir.display());
+        let cluster = ClusterOptions { server, advertise, version: "test".to_owned(), lease: DEFAULT_LEASE };
+        Standby::join(self, &cluster).unwrap().activate(|| false, |_| ()).unwrap().unwrap()
+    }
+}
+
+/// The URL of the database of a ledger's log, which a file beside the ledger keeps. A new one has a new cluster.
+fn database_of(ledger: &Path) -> String {
+    let file = ledger.parent().unwrap().join(DATABASE);
+    std::fs::read_to_string(&file).unwrap_or_else(|_| {
+        let name = format!("ledger_{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ledger));
+        postgres::shared().create(&name);
+        let url = postgres::shared().url(&name);
+        init_cluster(&PostgresServer::parse(&url, None).unwrap()).unwrap();
+        std::fs::write(&file, &url).unwrap();
+        url
+    })
+}
+
+/// The file with the URL of a database.
+const DATABASE: &str = "database";
+
+/// Makes the database of the ledgers in `dir`, where they need one, for processes that this one starts.
+pub fn prepare(dir: &Path) {
+    if crate::LOG == LogPlace::Postgres {
+        database_of(&dir.join("ledger"));
     }
 }
 
 pub fn open(dir: &Path) -> Ledger {
-    options(dir).open().unwrap()
+    options(dir).start()
 }
 
 /// The export of a ledger.

@@ -70,6 +70,7 @@ async fn write_forever(ledger: Ledger, task: u32) {
 #[test]
 fn every_acknowledged_write_survives_a_kill() {
     let dir = tempfile::tempdir().unwrap();
+    prepare(dir.path());
     let mut acknowledged: HashMap<RunId, (RunStatus, u64)> = HashMap::new();
     for round in 0..KILLS {
         let mut child = Command::new(std::env::current_exe().unwrap())

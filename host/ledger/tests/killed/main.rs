@@ -6,3 +6,6 @@ mod common;
 mod backup;
 mod crash;
 mod damage;
+
+/// The log of the ledgers that [`common::open`] opens.
+const LOG: common::LogPlace = common::LogPlace::Files;

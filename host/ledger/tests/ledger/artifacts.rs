@@ -118,7 +118,7 @@ async fn temporary_files_of_a_crash_are_removed_and_those_in_use_are_not() {
 #[tokio::test]
 async fn a_full_disk_refuses_blobs() {
     let dir = tempfile::tempdir().unwrap();
-    let ledger = Options { min_free_disk_bytes: u64::MAX, ..options(dir.path()) }.open().unwrap();
+    let ledger = Options { min_free_disk_bytes: u64::MAX, ..options(dir.path()) }.start();
     assert!(matches!(ledger.blob_writer(10), Err(LedgerError::DiskLow { .. })));
     assert!(files(dir.path()).is_empty());
 }
@@ -257,7 +257,8 @@ async fn a_crash_between_blob_and_row_leaves_only_garbage() {
     let orphan = blob(&ledger, b"orphan").sha256;
     // A copy of the files at this moment is what a crash would leave.
     let copy = tempfile::tempdir().unwrap();
-    for file in files(dir.path()).into_iter().chain(FILES.map(|name| dir.path().join("ledger").join(name))) {
+    crash(dir.path(), copy.path());
+    for file in files(dir.path()) {
         let to = copy.path().join(file.strip_prefix(dir.path()).unwrap());
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(file, to).unwrap();
@@ -292,7 +293,7 @@ async fn a_blob_in_the_hand_is_not_collected_however_old() {
 async fn a_collection_beside_writers_never_takes_what_is_needed() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { blob_grace: Duration::ZERO, artifact_unreferenced: Duration::ZERO, ..options(dir.path()) };
-    let ledger = options.open().unwrap();
+    let ledger = options.start();
     let done = Arc::new(AtomicBool::new(false));
     let collector = tokio::spawn({
         let (ledger, done) = (ledger.clone(), Arc::clone(&done));
@@ -367,7 +368,10 @@ async fn a_check_says_which_blob_is_missing_or_cut() {
     fs::write(path_of(dir.path(), &cut.sha256), b"cu").unwrap();
     let report = check(dir.path().join("ledger"), |_| ()).unwrap();
     let findings: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
-    assert_eq!(report.findings_count, 2, "{findings:?}");
-    assert!(findings.iter().any(|what| what.contains(&gone.sha256) && what.contains("is not there")), "{findings:?}");
+    // What a copy of a cluster's ledger does not have, the database has.
+    let misses = crate::LOG == LogPlace::Files;
+    assert_eq!(report.findings_count, 1 + u64::from(misses), "{findings:?}");
+    let is_missed = |what: &String| what.contains(&gone.sha256) && what.contains("is not there");
+    assert_eq!(findings.iter().any(is_missed), misses, "{findings:?}");
     assert!(findings.iter().any(|what| what.contains(&cut.sha256) && what.contains("2 bytes, not 7")), "{findings:?}");
 }

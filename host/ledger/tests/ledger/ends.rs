@@ -72,7 +72,7 @@ async fn an_end_with_all_of_its_run_is_one_row_in_memory_after_a_crash_and_in_th
     let dir = tempfile::tempdir().unwrap();
     let in_memory = |dir: &Path| {
         let never = std::time::Duration::from_secs(3_600);
-        Options { checkpoint_interval: never, checkpoint_wal_bytes: 1 << 24, ..options(dir) }.open().unwrap()
+        Options { checkpoint_interval: never, checkpoint_wal_bytes: 1 << 24, ..options(dir) }.start()
     };
     let ledger = in_memory(dir.path());
     let named = blob(&ledger, b"named");

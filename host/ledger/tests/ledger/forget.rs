@@ -176,7 +176,7 @@ fn transcript(ledger: &Ledger, name: &str, direction: Direction) -> Vec<u64> {
 #[tokio::test]
 async fn a_deleted_conversation_is_gone_and_the_others_are_unchanged() {
     let dir = tempfile::tempdir().unwrap();
-    let eager = || Options { blob_grace: Duration::ZERO, ..options(dir.path()) }.open().unwrap();
+    let eager = || Options { blob_grace: Duration::ZERO, ..options(dir.path()) }.start();
     let ledger = eager();
     let (first, second) = (spoken(&ledger, "c", 3, false).await, spoken(&ledger, "c", 0, true).await);
     let other = spoken(&ledger, "other", 2, false).await;

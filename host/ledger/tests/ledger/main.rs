@@ -15,3 +15,7 @@ mod runs;
 mod salvage;
 mod statistics;
 mod values;
+mod workspaces;
+
+/// The log of the ledgers that [`common::open`] opens.
+const LOG: common::LogPlace = common::LogPlace::Files;

@@ -86,11 +86,11 @@ fn a_newer_format_is_refused_with_both_versions() {
     drop(open(dir.path()));
     let database = Database::open(dir.path().join("ledger/ledger.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
-    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 11u64.to_be_bytes().as_slice()).unwrap();
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 12u64.to_be_bytes().as_slice()).unwrap();
     transaction.commit().unwrap();
     drop(database);
     let error = options(dir.path()).open().unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 11, supported: 10, .. }), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 12, supported: 11, .. }), "{error}");
 }
 
 /// Tables that format 2 brought.

@@ -174,7 +174,7 @@ async fn parked_runs_cost_no_memory_also_after_a_reopen() {
     const RUNS: u64 = 3_000;
     let dir = tempfile::tempdir().unwrap();
     let never = Duration::from_secs(3_600);
-    let ledger = Options { checkpoint_interval: never, ..Options::new(dir.path().join("ledger")) }.open().unwrap();
+    let ledger = Options { checkpoint_interval: never, ..Options::new(dir.path().join("ledger")) }.start();
     let mut commits = Vec::new();
     for record in new_runs(&ledger, usize::try_from(RUNS).unwrap()).await {
         let changes = vec![start(), wait()];
@@ -197,7 +197,7 @@ async fn parked_runs_cost_no_memory_also_after_a_reopen() {
         if reopen {
             let copy = dir.path().join("copy");
             crash(dir.path(), &copy);
-            let crashed = Options::new(copy.join("ledger")).open().unwrap();
+            let crashed = Options::new(copy.join("ledger")).start();
             let stats = crashed.stats().unwrap();
             assert_eq!((stats.parked_runs, stats.active_in_memory), (RUNS, 1));
         }
@@ -213,7 +213,7 @@ async fn busy(ledger: &Ledger, run_no: u64) {
 #[tokio::test]
 async fn a_batch_sees_its_own_parks() {
     let dir = tempfile::tempdir().unwrap();
-    let ledger = Options { checkpoint_interval: Duration::from_secs(3_600), ..options(dir.path()) }.open().unwrap();
+    let ledger = Options { checkpoint_interval: Duration::from_secs(3_600), ..options(dir.path()) }.start();
     let run_no = running(&ledger).await;
     let filler = running(&ledger).await;
     for parked_before in [false, true] {

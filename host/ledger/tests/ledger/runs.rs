@@ -281,7 +281,15 @@ async fn an_idempotency_key_is_forgotten_after_a_day() {
     ledger.close().await.unwrap();
     let ledger = open(dir.path());
     let rows = |name: &str| ledger.stats().unwrap().tables.iter().find(|table| table.name == name).unwrap().rows;
-    assert_eq!((rows("idempotency"), rows("idempotency_age")), (1, 1));
+    let count = || (rows("idempotency"), rows("idempotency_age"));
+    // Over PostgreSQL the writer forgets keys soon after the ledger is open.
+    for _ in 0..1_000 {
+        if count() == (1, 1) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(count(), (1, 1));
     assert!(matches!(ledger.accept(with_key(now)).await, Ok(AcceptOutcome::Repeated { .. })));
 }
 
@@ -359,7 +367,7 @@ async fn with_little_disk_left_new_events_are_refused_and_runs_still_end() {
     let ledger = open(dir.path());
     let no = new_run(&ledger).await.run_no;
     ledger.close().await.unwrap();
-    let ledger = Options { min_free_disk_bytes: u64::MAX, ..options(dir.path()) }.open().unwrap();
+    let ledger = Options { min_free_disk_bytes: u64::MAX, ..options(dir.path()) }.start();
     assert!(matches!(ledger.accept(accept(event(), Vec::new())).await, Err(LedgerError::DiskLow { needed: u64::MAX, .. })));
     assert!(matches!(ledger.health(), Health::DiskLow { .. }));
     assert_eq!(finish(&ledger, no, 2).await.status, RunStatus::Completed);
@@ -434,7 +442,7 @@ async fn a_closed_ledger_refuses_and_wakes_everyone() {
 async fn a_merge_joins_the_rows_of_a_stream_and_readers_see_no_difference() {
     let dir = tempfile::tempdir().unwrap();
     // Merged when it is closed, and not before.
-    let open = || Options::new(dir.path().join("ledger")).open().unwrap();
+    let open = || Options::new(dir.path().join("ledger")).start();
     let ledger = open();
     let RunRecord { run_no, run } = new_run(&ledger).await;
     let text = json!({ "text": "x".repeat(1_000) });

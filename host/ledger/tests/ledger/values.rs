@@ -251,7 +251,7 @@ async fn storage_keeps_bytes_by_area_and_key() {
 #[tokio::test]
 async fn values_are_there_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
-    let ledger = Options { checkpoint_interval: std::time::Duration::from_secs(3_600), ..options(dir.path()) }.open().unwrap();
+    let ledger = Options { checkpoint_interval: std::time::Duration::from_secs(3_600), ..options(dir.path()) }.start();
     let run_no = running(&ledger).await;
     store(&ledger, run_no, vec![keep("k", inline(b"v"))]).await.unwrap();
     set(&ledger, run_no, vec![state("k", Some(&json!(1)))]).await.unwrap();

@@ -16,7 +16,7 @@ use crate::{
         filesystem::OpenFile,
         io_error,
         log::{
-            Log,
+            AppendError, Log,
             frame::{FRAMES, HEAD, HEADER, Header, read_head, write_head},
         },
     },
@@ -172,7 +172,7 @@ impl Log for FileLog {
         self.active.end == FRAMES || self.active.fits((HEADER + bytes) as u64)
     }
 
-    fn append(&mut self, payload: &[u8]) -> io::Result<u64> {
+    fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
         let header = Header::of(self.seed, self.next, payload).ok_or_else(|| io::Error::other("a batch is larger than 4 GiB"))?;
         let bytes = header.frame_bytes();
         if self.active.replaced {
@@ -183,7 +183,7 @@ impl Log for FileLog {
         }
         if !self.active.fits(bytes) {
             if self.active.end != FRAMES {
-                return Err(io::Error::other("the log has no room for a batch"));
+                return Err(io::Error::other("the log has no room for a batch").into());
             }
             self.grow(bytes)?;
         }
@@ -197,7 +197,7 @@ impl Log for FileLog {
             if let Err(error) = part.retract() {
                 tracing::warn!(%error, "a batch that could not be made durable may be found after a crash");
             }
-            return Err(error);
+            return Err(error.into());
         }
         part.end += bytes;
         self.next += 1;

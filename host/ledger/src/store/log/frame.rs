@@ -17,7 +17,7 @@ pub(super) const FRAME_MAGIC: [u8; 4] = *b"AHL2";
 /// Bytes of the head of a file.
 pub(super) const HEAD: usize = 24;
 /// Offset of the first frame: after the page of the head, which is written once.
-pub(super) const FRAMES: u64 = 4096;
+pub(crate) const FRAMES: u64 = 4096;
 /// Bytes of a frame before its payload.
 pub(super) const HEADER: usize = 32;
 

@@ -2,7 +2,8 @@
 //!
 //! A [`Log`] has two parts that are written in turn: while the batches of one part are merged into redb, later batches go
 //! to the other. Batches are numbered without a gap for the life of the ledger, and each batch is self-contained: it
-//! depends only on the rows of earlier batches. The one implementation, [`FileLog`], keeps each part in a file.
+//! depends only on the rows of earlier batches. [`FileLog`] keeps each part in a file. The log of a cluster
+//! (`crate::cluster`) keeps the batches in PostgreSQL; its parts are numbers alone.
 
 mod file;
 mod frame;
@@ -12,9 +13,21 @@ mod salvage;
 use std::io;
 
 pub(crate) use file::{FileLog, PARTS, part_path};
+pub(crate) use frame::FRAMES;
 pub(crate) use salvage::readable_batches;
 
-use crate::error::OpenError;
+use crate::error::{LedgerError, OpenError};
+
+/// The reason why a batch did not become part of the log.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AppendError {
+    /// The batch is not in the log: the next one takes its number.
+    #[error(transparent)]
+    Refused(#[from] io::Error),
+    /// The log takes no more batches of this process, and this one may be in it.
+    #[error(transparent)]
+    Lost(LedgerError),
+}
 
 /// The storage that makes batches durable before redb has them.
 pub(crate) trait Log: Send {
@@ -31,8 +44,8 @@ pub(crate) trait Log: Send {
     /// Makes a batch durable; gives the bytes that it takes in the log.
     ///
     /// # Errors
-    /// Then the batch is not part of the log: the next one takes its number.
-    fn append(&mut self, payload: &[u8]) -> io::Result<u64>;
+    /// [`AppendError`].
+    fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError>;
 
     /// Goes on with the other part. redb must durably have the batches that are there.
     ///
@@ -42,6 +55,11 @@ pub(crate) trait Log: Send {
 
     /// Number of the last batch.
     fn last(&self) -> u64;
+
+    /// Epoch of the owner that wrote the last batch. `None` where the log has one owner for ever.
+    fn epoch(&self) -> Option<u64> {
+        None
+    }
 
     /// Bytes of the batches in the part that is being written.
     fn part_bytes(&self) -> u64;

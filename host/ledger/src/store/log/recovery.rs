@@ -7,9 +7,10 @@
 //! - *damage*, if a later one can be read: it was durable, and its batch may have been acknowledged;
 //! - *damage*, if it is whole but for one byte of its header: a write that a power failure interrupts leaves whole sectors of
 //!   what was there before, never one wrong byte before a payload that is right;
+//! - *damage*, if its number is larger than the next one after all that can be read: the frames between were durable before it;
 //! - else the frame that was being written at the crash, which nobody was told of. It is cut off.
 //!
-//! A batch of the last frame whose payload was damaged after it was acknowledged cannot be told from the third case; it is in
+//! A batch of the last frame whose payload was damaged after it was acknowledged cannot be told from the last case; it is in
 //! danger only until the next merge, which takes a few seconds, and the cut is a warning.
 //!
 //! Frames of the round before lie behind the last frame of a part. Their numbers are those of batches that redb has, so they
@@ -45,7 +46,7 @@ struct Frames {
     live: Option<Live>,
     /// Offset behind the last frame.
     end: u64,
-    /// Batch of the frame at the end, which the host was writing when it died.
+    /// Batch of the frame at the end, as its header says, which the host was writing when it died.
     torn: Option<u64>,
 }
 
@@ -68,6 +69,7 @@ impl FileLog {
         let active = self.active.live(self.seed, applied)?;
         let spare = self.spare.live(self.seed, applied)?;
         let ends = [(active.end, active.torn), (spare.end, spare.torn)];
+        let torn = [(self.active.path.clone(), active.torn), (self.spare.path.clone(), spare.torn)];
         let mut parts: Vec<_> = [(active, &mut self.active), (spare, &mut self.spare)]
             .into_iter()
             .filter_map(|(frames, part)| frames.live.map(|live| (live, part)))
@@ -80,6 +82,12 @@ impl FileLog {
                 return Err(part.damaged(reason));
             }
             last = live.last;
+        }
+        for (path, torn) in torn {
+            if let Some(batch) = torn.filter(|batch| *batch > last + 1) {
+                let reason = format!("it has the beginning of batch {batch}, but what is before it ends with batch {last}");
+                return Err(OpenError::LogDamaged { path, reason });
+            }
         }
         for (live, part) in parts {
             part.each(self.seed, &live, each)?;
@@ -128,13 +136,13 @@ impl Part {
         let mut live: Option<Live> = None;
         let (mut offset, mut before, mut payload) = (FRAMES, None, Vec::new());
         loop {
-            let mut torn = false;
+            let mut torn = None;
             while let Some(header) = self.header(seed, offset)? {
                 if before.is_some_and(|before| header.batch != before + 1) {
                     break;
                 }
                 if !self.payload(seed, offset, &header, &mut payload)? {
-                    torn = header.batch > applied;
+                    torn = Some(header.batch).filter(|batch| *batch > applied);
                     break;
                 }
                 if header.batch > applied {
@@ -148,7 +156,7 @@ impl Part {
             }
             let known = before.unwrap_or(0).max(applied);
             // The frame that was being written is no proof of itself.
-            let from = if torn { offset + 1 } else { offset };
+            let from = if torn.is_some() { offset + 1 } else { offset };
             match self.later(seed, from, known)? {
                 // What cannot be read before it is in redb.
                 Some(later) if live.is_none() && later.first == applied + 1 && later.at > offset => {
@@ -156,7 +164,7 @@ impl Part {
                 }
                 Some(later) => return Err(self.lost(offset, known + 1, later.readable)),
                 None if self.is_damaged_header(seed, offset, known)? => return Err(self.lost(offset, known + 1, 0)),
-                None => return Ok(Frames { live, end: offset, torn: torn.then_some(known + 1) }),
+                None => return Ok(Frames { live, end: offset, torn }),
             }
         }
     }
@@ -355,6 +363,36 @@ mod tests {
         assert!(error.contains("ledger-2.wal") && error.contains("begins with batch 3") && error.contains("batch 1"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), bytes, "a log that is refused stays as it is");
         assert_eq!(recovered(dir.path(), 2).unwrap(), [b"third"]);
+    }
+
+    /// The frame that was being written is no batch, but its number says how many were durable before it.
+    #[test]
+    fn a_part_that_lost_its_end_is_missed_by_the_torn_frame_of_the_next() {
+        let torn = |frames: &[(u8, usize)]| {
+            let dir = tempfile::tempdir().unwrap();
+            let mut log = written(dir.path(), &[b"first", b"second"]);
+            log.turn().unwrap();
+            log.append(b"third").unwrap();
+            for (part, at) in frames {
+                let path = part_path(dir.path(), *part);
+                let mut bytes = fs::read(&path).unwrap();
+                bytes[FRAMES as usize + at + HEADER] ^= 1;
+                fs::write(&path, bytes).unwrap();
+            }
+            dir
+        };
+        let dir = torn(&[(2, 0)]);
+        assert_eq!(recovered(dir.path(), 0).unwrap(), [b"first".to_vec(), b"second".to_vec()]);
+        let dir = torn(&[(1, 37), (2, 0)]);
+        for _ in 0..2 {
+            // A log that is refused stays as it is.
+            let error = recovered(dir.path(), 0).unwrap_err().to_string();
+            assert!(
+                error.contains("ledger-2.wal") && error.contains("beginning of batch 3") && error.contains("batch 1"),
+                "{error}"
+            );
+        }
+        assert_eq!(recovered(dir.path(), 2).unwrap(), Vec::<Vec<u8>>::new());
     }
 
     #[test]

@@ -16,7 +16,8 @@ use crate::{
 };
 
 /// Tables that are made anew from others.
-const MADE: [Table; 6] = [Table::Active, Table::RunLists, Table::AuditRuns, Table::RunIds, Table::EventIds, Table::Usage];
+const MADE: [Table; 7] =
+    [Table::Active, Table::RunLists, Table::AuditRuns, Table::RunIds, Table::EventIds, Table::Usage, Table::Workspaces];
 
 /// Tables whose keys begin with the number of a run.
 const OF_RUNS: [Table; 6] = [Table::RunEvents, Table::RunEnds, Table::Journal, Table::Terms, Table::Contexts, Table::Parked];
@@ -99,6 +100,11 @@ pub(super) fn indexes(database: &Database, reader: &Reader) -> Result<(), Ledger
     let mut to = transaction.open_table(Table::Usage.definition())?;
     for (key, usage) in usages(reader)? {
         to.insert(key.as_slice(), pair(usage.bytes, usage.keys).as_slice())?;
+    }
+    drop(to);
+    let mut to = transaction.open_table(Table::Workspaces.definition())?;
+    for (workspace, bytes) in reader.counted_usage()? {
+        to.insert(workspace.as_bytes(), number(bytes).as_slice())?;
     }
     drop(to);
     transaction.commit()?;

@@ -17,7 +17,7 @@ use crate::{
 const NUMBERS: u64 = 1 << 48;
 
 /// True if the key and the value are those of a row of the table. What a row refers to is not looked at.
-pub(super) fn is_row(table: Table, key: &[u8], value: &[u8]) -> bool {
+pub(crate) fn is_row(table: Table, key: &[u8], value: &[u8]) -> bool {
     read(table, key, value).ok().flatten().is_some()
 }
 
@@ -78,6 +78,7 @@ fn read(table: Table, key: &[u8], value: &[u8]) -> Result<Option<()>, LedgerErro
         Table::Waits => is(read_wait_key(key).is_some()),
         Table::Entries => json::<&RawValue>(table, value).map(|_| std::str::from_utf8(key).ok().map(drop)),
         Table::SharedParts => is(part_digest(value) == key),
+        Table::Workspaces => is(std::str::from_utf8(key).is_ok() && read_number(value).is_some()),
         Table::RunLists => is(listed_run_no(key).is_ok()),
         Table::RunEnds => {
             let end = RunEnd::read(value)?;

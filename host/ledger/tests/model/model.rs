@@ -8,10 +8,9 @@
     reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
 )]
 
-mod common;
-
 use std::collections::BTreeMap;
 
+use crate::common::*;
 use agent_host_ledger::{
     Accept, AcceptOutcome, AuditRecord, DeletedData, ExpectedValue, Forget, Idempotency, Ledger, LedgerError, Quota, RunChange,
     RunFilter, RunWrite, StateWrite, StorageContent, StorageValue, StorageWrite, Usage, check, state_tag,
@@ -21,7 +20,6 @@ use agent_host_protocol::{
     page::Direction,
     run::{IllegalTransition, Terminal},
 };
-use common::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,0 +1,95 @@
+//! Contents of blobs in the database, so that a host has those of the owner before it.
+//!
+//! A blob is in the database before it has its name on this host, so before a batch can name it. A host that lacks a file fetches it
+//! when it is read.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    cluster::session::Session,
+    digest::Digest,
+    files::BlobCopies,
+    postgres::{Param, PostgresError},
+};
+
+/// Bytes of a piece.
+const PIECE: usize = 1024 * 1024;
+
+/// See the module.
+pub(crate) struct PostgresBlobs(Mutex<Session>);
+
+fn failed(error: PostgresError) -> io::Error {
+    io::Error::other(error)
+}
+
+/// Reads until the piece is full or the file ends.
+fn read_piece(file: &mut File, piece: &mut Vec<u8>) -> io::Result<usize> {
+    piece.clear();
+    file.take(PIECE as u64).read_to_end(piece)
+}
+
+impl PostgresBlobs {
+    pub(crate) fn new(session: Session) -> Self {
+        Self(Mutex::new(session))
+    }
+}
+
+impl BlobCopies for PostgresBlobs {
+    fn put(&self, digest: &Digest, mut file: File) -> io::Result<()> {
+        let mut session = self.0.lock();
+        let there = session.query_again("select bytes from agent_host.blobs where sha256 = $1::bytea", &[Param::Bytes(digest)]);
+        if !there.map_err(failed)?.is_empty() {
+            return Ok(());
+        }
+        let (mut piece, mut number, mut bytes) = (Vec::with_capacity(PIECE), 0, 0u64);
+        while read_piece(&mut file, &mut piece)? > 0 {
+            let put = "insert into agent_host.blob_pieces (sha256, piece, content) values ($1::bytea, $2::int8, $3::bytea) on \
+                       conflict do nothing";
+            session.query_again(put, &[Param::Bytes(digest), Param::Int(number), Param::Bytes(&piece)]).map_err(failed)?;
+            number += 1;
+            bytes += piece.len() as u64;
+        }
+        // Last: a blob with this row is whole.
+        let put = "insert into agent_host.blobs (sha256, bytes, written_at) values ($1::bytea, $2::int8, clock_timestamp()) on \
+                   conflict do nothing";
+        session.query_again(put, &[Param::Bytes(digest), Param::number(bytes)]).map_err(failed)?;
+        Ok(())
+    }
+
+    fn get(&self, digest: &Digest, mut to: &File) -> io::Result<Option<u64>> {
+        let mut session = self.0.lock();
+        let there = session.query_again("select bytes from agent_host.blobs where sha256 = $1::bytea", &[Param::Bytes(digest)]);
+        let there = there.map_err(failed)?;
+        let Some(row) = there.first() else { return Ok(None) };
+        let bytes = row.number(0).map_err(failed)?;
+        let (mut written, mut number) = (0u64, 0);
+        while written < bytes {
+            let read = "select content from agent_host.blob_pieces where sha256 = $1::bytea and piece = $2::int8";
+            let rows = session.query_again(read, &[Param::Bytes(digest), Param::Int(number)]).map_err(failed)?;
+            let piece = rows.first().map(|row| row.bytes(0)).filter(|piece| !piece.is_empty());
+            let piece = piece.ok_or_else(|| io::Error::other(format!("piece {number} is not in the database")))?;
+            to.write_all(&piece)?;
+            written += piece.len() as u64;
+            number += 1;
+        }
+        Ok(Some(written))
+    }
+
+    fn remove(&self, digest: &Digest) -> io::Result<()> {
+        let remove = "with blob as (delete from agent_host.blobs where sha256 = $1::bytea) delete from agent_host.blob_pieces where \
+                      sha256 = $1::bytea";
+        self.0.lock().query_again(remove, &[Param::Bytes(digest)]).map_err(failed).map(drop)
+    }
+
+    fn list(&self, older_than_ms: u64) -> io::Result<Vec<Digest>> {
+        let list =
+            "select sha256 from agent_host.blobs where written_at < clock_timestamp() - $1::int8 * interval '1 millisecond'";
+        let rows = self.0.lock().query_again(list, &[Param::number(older_than_ms)]).map_err(failed)?;
+        Ok(rows.iter().filter_map(|row| row.bytes(0).as_ref().try_into().ok()).collect())
+    }
+}

@@ -1,0 +1,172 @@
+//! A ledger of its own, made the beginning of a cluster.
+//!
+//! The rows become the first snapshot, and the log begins behind it with a batch that has no rows. Contents of blobs are in the
+//! database before the snapshot that names them. Nothing counts before one last statement, which changes nothing where the log has a
+//! batch meanwhile.
+
+use std::{fs::File, path::Path, time::Duration};
+
+use crate::{
+    boundary::guard_open,
+    cluster::{
+        blobs::PostgresBlobs,
+        log::first_frame,
+        schema::{PARTITION, Purpose, TIMEOUT, check_cluster},
+        session::Session,
+        snapshots::{SnapshotError, SnapshotLock},
+    },
+    cluster_error::ClusterError,
+    digest::{Digest, hex},
+    error::{LedgerError, OpenError},
+    files::{BlobCopies, blobs_path, path_of},
+    postgres::{Connection, Param, PostgresServer},
+    rows::{FORMAT, Reader, Table, malformed, schema},
+    store::{MissingLedger, open, read_format, real_files},
+    upkeep::{backup::digest_of, check::check, compact::CACHE_BYTES},
+};
+
+/// The batch that stands for the ledger that was imported.
+const FIRST: u64 = 1;
+/// Wait for the transfer of a piece.
+const TRANSFER: Duration = Duration::from_secs(30);
+const NAME: &str = "agent-host import";
+/// Part of the progress at which the ledger is checked, and then its blobs are there.
+const CHECKED: f64 = 0.3;
+const BLOBS_SENT: f64 = 0.7;
+
+/// The content of an imported ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImportedLedger {
+    /// Number of its rows.
+    pub rows: u64,
+    /// Bytes of its rows in the database.
+    pub bytes: u64,
+    /// Number of its blobs.
+    pub blobs: u64,
+    /// Bytes of its blobs.
+    pub blob_bytes: u64,
+}
+
+/// Makes the ledger in `dir`, which no host has open, the beginning of the cluster in `server`, which has no batch yet. The ledger stays
+/// as it is; what only its log has is merged. `progress` is called with a fraction. Blocks meanwhile.
+///
+/// # Errors
+/// [`OpenError`], where the ledger cannot be read; [`ClusterError::HasBatches`], [`ClusterError::ImportDamaged`],
+/// [`ClusterError::ImportFormat`], [`ClusterError::SnapshotBusy`] and the other reasons of the cluster as [`OpenError::Cluster`]. The
+/// cluster is empty then, and the import can be repeated.
+pub fn import_ledger(
+    server: &PostgresServer,
+    dir: impl AsRef<Path>,
+    mut progress: impl FnMut(f64),
+) -> Result<ImportedLedger, OpenError> {
+    let dir = dir.as_ref();
+    let mut session = Session::new(server, NAME, TIMEOUT);
+    let cluster = check_cluster(&mut session, server, Purpose::Write)?;
+    is_empty(&mut session, server)?;
+    let found = read_format(dir, CACHE_BYTES, &real_files())?;
+    if found != FORMAT {
+        return Err(ClusterError::ImportFormat { dir: dir.display().to_string(), found, format: FORMAT }.into());
+    }
+    let report = check(dir, |fraction| progress(fraction * CHECKED))?;
+    if !report.is_ok() {
+        let first = report.findings.first().map_or_else(|| "pages are not intact".to_owned(), ToString::to_string);
+        let reason = format!("{} findings, first: {first}", report.findings_count);
+        return Err(ClusterError::ImportDamaged { dir: dir.display().to_string(), reason }.into());
+    }
+    guard_open(dir, || {
+        let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?;
+        if store.copied().is_some() {
+            return Err(ClusterError::IsACopy { dir: dir.display().to_string() }.into());
+        }
+        let imported = {
+            let reader = store.reader()?;
+            Import { server, dir, reader: &reader, seed: cluster.seed }.run(&mut progress)
+        };
+        store.close()?;
+        imported
+    })
+}
+
+/// Fails where the cluster has a batch.
+fn is_empty(session: &mut Session, server: &PostgresServer) -> Result<(), ClusterError> {
+    let rows = session.query_again(
+        "select exists (select 1 from agent_host.log where p = $1::int8) or exists (select 1 from agent_host.snapshots where p = $1::int8 \
+         and read_back_at is not null)",
+        &[Param::Int(PARTITION)],
+    )?;
+    match rows.first().map(|row| row.flag(0)).transpose()? {
+        Some(false) => Ok(()),
+        _ => Err(ClusterError::HasBatches { server: server.to_string() }),
+    }
+}
+
+struct Import<'a> {
+    server: &'a PostgresServer,
+    dir: &'a Path,
+    reader: &'a Reader,
+    seed: u64,
+}
+
+impl Import<'_> {
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Result<ImportedLedger, OpenError> {
+        let is_stopped = || false;
+        let connection = Connection::open(self.server, NAME, TRANSFER).map_err(ClusterError::from)?;
+        let lock = SnapshotLock::take(connection, &is_stopped).map_err(ClusterError::from)?;
+        let Some(mut lock) = lock else {
+            return Err(ClusterError::SnapshotBusy { server: self.server.to_string() }.into());
+        };
+        let (blobs, blob_bytes) = self.blobs(progress)?;
+        let made_by = format!("import of {}", self.dir.display());
+        let counts = lock.write(self.reader, FIRST, 0, &made_by).map_err(|error| self.failed(error))?;
+        let frame = first_frame(self.seed, FIRST);
+        if !lock.finish_first(FIRST, counts, &frame).map_err(|error| self.failed(error))? {
+            return Err(ClusterError::HasBatches { server: self.server.to_string() }.into());
+        }
+        progress(1.0);
+        Ok(ImportedLedger { rows: counts.rows, bytes: counts.bytes, blobs, blob_bytes })
+    }
+
+    fn failed(&self, error: SnapshotError) -> OpenError {
+        match error {
+            SnapshotError::Postgres(error) => ClusterError::from(error).into(),
+            SnapshotError::Ledger(error) => error.into(),
+            SnapshotError::Stopped | SnapshotError::Damaged { .. } => {
+                ClusterError::NotReadBack { server: self.server.to_string(), reason: error.to_string() }.into()
+            }
+        }
+    }
+
+    /// Sends every blob that a row refers to. Gives how many, and their bytes.
+    fn blobs(&self, progress: &mut dyn FnMut(f64)) -> Result<(u64, u64), OpenError> {
+        let copies = PostgresBlobs::new(Session::new(self.server, NAME, TRANSFER));
+        let root = blobs_path(self.dir);
+        let refs = self.reader.table(Table::BlobRefs)?;
+        let all = refs.len()?.max(1);
+        let (mut read, mut blobs, mut blob_bytes, mut last) = (0u64, 0, 0, None::<Digest>);
+        for row in refs.iter()? {
+            let (key, _) = row?;
+            let (digest, ..) = schema::read_blob_ref(key.value()).ok_or_else(|| malformed(Table::BlobRefs))?;
+            read += 1;
+            #[expect(clippy::cast_precision_loss, reason = "a fraction for people")]
+            progress(CHECKED + (BLOBS_SENT - CHECKED) * (read as f64 / all as f64));
+            if last.as_ref() == Some(digest) {
+                continue;
+            }
+            last = Some(*digest);
+            let path = path_of(&root, digest);
+            let damaged = |reason: String| {
+                let reason = format!("the blob {} {reason}", hex(digest));
+                OpenError::from(ClusterError::ImportDamaged { dir: self.dir.display().to_string(), reason })
+            };
+            let (found, bytes) = digest_of(&path).map_err(|error| damaged(format!("cannot be read: {error}")))?;
+            if found != hex(digest) {
+                return Err(damaged("has another content than when it was written".to_owned()));
+            }
+            let file = File::open(&path).map_err(|error| damaged(format!("cannot be read: {error}")))?;
+            copies.put(digest, file).map_err(|error| LedgerError::Storage(error.to_string().into()))?;
+            blobs += 1;
+            blob_bytes += bytes;
+        }
+        Ok((blobs, blob_bytes))
+    }
+}

@@ -1,0 +1,296 @@
+//! The log of a ledger in PostgreSQL: one row for each batch.
+//!
+//! The primary key `(p, seq)` is the fence. An owner that was replaced finds the number of its next batch taken, whatever clocks,
+//! pauses and networks have done, and gives the ledger up. An insert also asks for the batch before, with the epoch that it was seen
+//! with: a database that has lost commits is noticed by the next batch.
+//!
+//! A frame is `checksum u64 | payload`; the checksum is keyed with the number of the cluster and that of the batch.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    cluster::{schema::PARTITION, session::Session},
+    cluster_error::ClusterError,
+    error::{LedgerError, OpenError},
+    lease::Lease,
+    postgres::{Param, PostgresError, PostgresServer},
+    store::{AppendError, Log},
+};
+
+/// Bytes of frames that are read at once, and one frame at least.
+const READ_BYTES: i64 = 16 * 1024 * 1024;
+/// Bytes of a frame before its payload.
+const HEADER: usize = 8;
+/// Longest wait for the answer to an insert; then the row is looked for on another connection.
+const COMMIT: Duration = Duration::from_secs(5);
+/// Pause before another connection is tried.
+const RETRY: Duration = Duration::from_millis(100);
+
+const INSERT: &str = "insert into agent_host.log (p, seq, epoch, frame) \
+    select n.p, n.seq, n.epoch, n.frame from unnest(array[$1::int8], array[$2::int8], array[$3::int8], array[$4::bytea]) \
+    as n(p, seq, epoch, frame) \
+    where n.seq = 1 or exists (select 1 from agent_host.log b where b.p = n.p and b.seq = n.seq - 1 and b.epoch = $5::int8) \
+    on conflict do nothing returning p";
+
+const LOOK: &str = "select epoch, frame from agent_host.log where p = $1::int8 and seq = $2::int8";
+
+/// The batches after `$2`, and the batch that a copy must have for them to go on from it.
+const READ: &str = "select seq, epoch, frame, (select log_first from agent_host.partitions where p = $1::int8) from \
+    (select seq, epoch, frame, sum(octet_length(frame)) over (order by seq) - octet_length(frame) as before from \
+    (select seq, epoch, frame from agent_host.log where p = $1::int8 and seq > $2::int8 order by seq limit 4096) next) counted \
+    where before < $3::int8 order by seq";
+
+/// A batch of the log.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) batch: u64,
+    pub(crate) epoch: u64,
+    frame: Bytes,
+}
+
+impl Frame {
+    /// The changes of the batch.
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.frame.get(HEADER..).unwrap_or_default()
+    }
+
+    fn is_whole(&self, seed: u64) -> bool {
+        self.frame.get(..HEADER).is_some_and(|sum| sum == checksum(seed, self.batch, self.payload()))
+    }
+}
+
+fn checksum(seed: u64, batch: u64, payload: &[u8]) -> [u8; HEADER] {
+    xxh3_64_with_seed(payload, seed ^ batch.rotate_left(32)).to_be_bytes()
+}
+
+fn encode(seed: u64, batch: u64, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(HEADER + payload.len());
+    frame.extend_from_slice(&checksum(seed, batch, payload));
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// The frame of a batch that stands for what is in a snapshot, and has no rows itself.
+pub(crate) fn first_frame(seed: u64, batch: u64) -> Vec<u8> {
+    encode(seed, batch, b"")
+}
+
+/// The end of the log as this process knows it. A follower moves it, and later the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Position {
+    /// Number of the last batch.
+    pub(crate) last: u64,
+    /// Epoch of the last batch.
+    pub(crate) epoch: u64,
+    /// Bytes of the batches since the last turn.
+    pub(crate) part_bytes: u64,
+}
+
+impl Position {
+    pub(crate) fn advance(&mut self, batch: u64, epoch: u64, bytes: usize) {
+        self.last = batch;
+        self.epoch = epoch;
+        self.part_bytes = self.part_bytes.saturating_add(bytes as u64);
+    }
+}
+
+/// Reads the batches after `position`, as many as have room in [`READ_BYTES`].
+pub(crate) fn read_frames(
+    session: &mut Session,
+    server: &PostgresServer,
+    seed: u64,
+    position: Position,
+) -> Result<Vec<Frame>, ClusterError> {
+    let params = [Param::Int(PARTITION), Param::number(position.last), Param::Int(READ_BYTES)];
+    let rows = session.query_again(READ, &params)?;
+    let mut frames = Vec::with_capacity(rows.len());
+    let mut before = (position.last, position.epoch);
+    if let Some(row) = rows.first()
+        && position.last < row.number(3)?
+    {
+        return Err(ClusterError::CopyBehind { server: server.to_string(), copy: position.last, first: row.number(3)? });
+    }
+    for row in rows {
+        let frame = Frame { batch: row.number(0)?, epoch: row.number(1)?, frame: row.bytes(2) };
+        let damaged =
+            |reason: &str| ClusterError::LogDamaged { server: server.to_string(), batch: frame.batch, reason: reason.to_owned() };
+        if frame.batch != before.0 + 1 {
+            return Err(damaged(&format!("the batch before it that is there is {}", before.0)));
+        }
+        if frame.epoch < before.1 {
+            return Err(damaged(&format!("it has epoch {}, and the batch before it has {}", frame.epoch, before.1)));
+        }
+        if !frame.is_whole(seed) {
+            return Err(damaged("its checksum is wrong"));
+        }
+        before = (frame.batch, frame.epoch);
+        frames.push(frame);
+    }
+    Ok(frames)
+}
+
+/// Writes the first batch of an epoch, which has no rows, after `position`. False where there is another batch meanwhile: it is to be
+/// applied first.
+pub(crate) fn begin_epoch(session: &mut Session, seed: u64, position: Position, epoch: u64) -> Result<bool, ClusterError> {
+    let batch = position.last + 1;
+    let frame = encode(seed, batch, b"");
+    Ok(insert(session, batch, epoch, position.epoch, &frame)? == Inserted::Yes)
+}
+
+fn insert(session: &mut Session, batch: u64, epoch: u64, before: u64, frame: &[u8]) -> Result<Inserted, PostgresError> {
+    let params = [Param::Int(PARTITION), Param::number(batch), Param::number(epoch), Param::Bytes(frame), Param::number(before)];
+    let rows = session.query(INSERT, &params)?;
+    Ok(if rows.is_empty() { Inserted::Fenced } else { Inserted::Yes })
+}
+
+/// The outcome of an insert.
+#[derive(PartialEq, Eq)]
+enum Inserted {
+    Yes,
+    /// The row is another's, or the batch before it is not there.
+    Fenced,
+}
+
+/// See the module.
+pub(crate) struct PostgresLog {
+    server: PostgresServer,
+    session: Session,
+    seed: u64,
+    lease: Arc<Lease>,
+    position: Arc<Mutex<Position>>,
+    /// Bytes of a part.
+    room: u64,
+}
+
+impl PostgresLog {
+    /// The log from `position` on, which its follower moves. Appending needs the lease to be taken.
+    pub(crate) fn new(
+        server: &PostgresServer,
+        session_name: &str,
+        seed: u64,
+        lease: Arc<Lease>,
+        position: Arc<Mutex<Position>>,
+        room: u64,
+    ) -> Self {
+        let session = Session::new(server, session_name, COMMIT);
+        Self { server: server.clone(), session, seed, lease, position, room }
+    }
+
+    fn commit(&mut self, batch: u64, epoch: u64, before: u64, frame: &[u8]) -> Result<(), AppendError> {
+        loop {
+            self.lease.check().map_err(AppendError::Lost)?;
+            let inserted = self.session.set_timeout(self.lease.left().min(COMMIT));
+            let inserted = inserted.and_then(|()| insert(&mut self.session, batch, epoch, before, frame));
+            match inserted {
+                Ok(Inserted::Yes) => return Ok(()),
+                Ok(Inserted::Fenced) => return self.fenced(batch, epoch, frame),
+                Err(error) if error.is_refusal() => return Err(io::Error::other(error).into()),
+                // What became of the row is not known. The statement is repeated: where the row is there already, or its
+                // transaction is still under way on the lost connection, it inserts nothing, and the row says whose it is.
+                Err(error) => {
+                    tracing::warn!(%error, batch, "a commit has no answer: the host asks again what became of it");
+                    std::thread::sleep(RETRY);
+                }
+            }
+        }
+    }
+
+    /// Reads the row whose number is taken: this batch after all, or that of another owner.
+    fn fenced(&mut self, batch: u64, epoch: u64, frame: &[u8]) -> Result<(), AppendError> {
+        loop {
+            self.lease.check().map_err(AppendError::Lost)?;
+            match self.session.query_again(LOOK, &[Param::Int(PARTITION), Param::number(batch)]) {
+                Ok(rows) => {
+                    let found = rows.first().map(|row| (row.number(0), row.bytes(1)));
+                    let reason = match found {
+                        Some((Ok(of), bytes)) if of == epoch && bytes == frame => return Ok(()),
+                        Some((Ok(of), _)) => format!("another host has taken over the ledger with epoch {of}"),
+                        Some((Err(error), _)) => error.to_string(),
+                        None => format!(
+                            "engine_lost_commits: the log in {} does not have batch {} any more, which was acknowledged",
+                            self.server,
+                            batch - 1
+                        ),
+                    };
+                    self.lease.end(&reason);
+                    return Err(AppendError::Lost(LedgerError::unavailable(reason)));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, batch, "the row of a commit cannot be read");
+                    std::thread::sleep(RETRY);
+                }
+            }
+        }
+    }
+}
+
+impl Log for PostgresLog {
+    fn recover(&mut self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError> {
+        let mut position = Position { last: applied, ..*self.position.lock() };
+        position.epoch = 0;
+        loop {
+            let frames = read_frames(&mut self.session, &self.server, self.seed, position)?;
+            if frames.is_empty() {
+                *self.position.lock() = position;
+                return Ok(position.last);
+            }
+            for frame in frames {
+                each(frame.payload())?;
+                position.advance(frame.batch, frame.epoch, frame.payload().len());
+            }
+        }
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        let part_bytes = self.position.lock().part_bytes;
+        part_bytes == 0 || part_bytes.saturating_add(bytes as u64) <= self.room
+    }
+
+    fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
+        let position = *self.position.lock();
+        let (batch, epoch) = (position.last + 1, self.lease.epoch());
+        let frame = encode(self.seed, batch, payload);
+        self.commit(batch, epoch, position.epoch, &frame)?;
+        self.position.lock().advance(batch, epoch, frame.len());
+        Ok(frame.len() as u64)
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        self.position.lock().part_bytes = 0;
+        Ok(())
+    }
+
+    fn last(&self) -> u64 {
+        self.position.lock().last
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        Some(self.position.lock().epoch)
+    }
+
+    fn part_bytes(&self) -> u64 {
+        self.position.lock().part_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_whole_only_with_its_number_and_its_cluster() {
+        let frame = |batch, bytes: Vec<u8>| Frame { batch, epoch: 1, frame: bytes.into() };
+        let bytes = encode(7, 3, b"payload");
+        assert!(frame(3, bytes.clone()).is_whole(7));
+        assert_eq!(frame(3, bytes.clone()).payload(), b"payload");
+        assert!(!frame(4, bytes.clone()).is_whole(7) && !frame(3, bytes.clone()).is_whole(8));
+        assert!(!frame(3, vec![]).is_whole(7) && frame(1, encode(7, 1, b"")).is_whole(7));
+        let mut damaged = bytes;
+        damaged[9] ^= 1;
+        assert!(!frame(3, damaged).is_whole(7));
+    }
+}

@@ -1,0 +1,54 @@
+//! A ledger whose log is in PostgreSQL, so that another host can go on with it: one active host, and warm ones that follow.
+//!
+//! | row in the database | owns |
+//! |---|---|
+//! | `hosts` | the lease of each host, which a heartbeat renews |
+//! | `partitions` | the owner of the ledger and its epoch |
+//! | `log` | the batches; the primary key is the fence |
+//! | `snapshots`, `snapshot_pieces`, `snapshot_contents` | the rows after a batch, behind which the log is trimmed |
+//! | `blobs`, `blob_pieces` | contents of blobs |
+//!
+//! The files of a host are a copy: redb has the batches up to one of them, and opening the copy applies the later ones. A copy that
+//! has nothing, or ends before the log begins, is made from a snapshot first. A host that
+//! takes over raises the epoch, ends the sessions of the owner before, reads the end of the log, and writes a first batch of its own
+//! without rows; from then on the owner before can commit nothing. The owner acts only within its lease ([`crate::lease`]).
+
+mod blobs;
+mod import;
+mod log;
+mod maker;
+mod member;
+mod pieces;
+mod restore;
+mod schema;
+mod session;
+mod snapshots;
+mod standby;
+mod status;
+
+use std::time::Duration;
+
+pub use import::{ImportedLedger, import_ledger};
+pub use schema::init_cluster;
+pub use snapshots::SnapshotStatus;
+pub use standby::{Standby, StandbyStatus, StandbyWatch};
+pub use status::{ClusterStatus, HostStatus, cluster_status};
+
+use crate::postgres::PostgresServer;
+
+/// Membership of a host in a cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// The database.
+    pub server: PostgresServer,
+    /// Address of this host for people and other hosts. No two hosts have the same.
+    pub advertise: String,
+    /// Version of this host, which [`cluster_status`] shows.
+    pub version: String,
+    /// Length of the lease. Another host takes over when it is over; the owner stops two seconds earlier, or after four fifths of a
+    /// lease shorter than ten seconds.
+    pub lease: Duration,
+}
+
+/// Length of a lease by default.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(10);

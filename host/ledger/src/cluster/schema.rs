@@ -1,0 +1,322 @@
+//! The tables of a cluster in the schema `agent_host`: making them, and checks before a host joins.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+use agent_host_protocol::time;
+
+use crate::{
+    cluster::session::Session,
+    cluster_error::ClusterError,
+    postgres::{Connection, Param, PostgresError, PostgresServer, Row},
+    rows::FORMAT,
+};
+
+/// Version of the tables. Version 1 has no snapshots; a host that joins raises it.
+pub(crate) const SCHEMA: u64 = 2;
+/// The one partition.
+pub(crate) const PARTITION: i64 = 0;
+/// Largest difference of a host's clock and the database's.
+const CLOCK_OFF_MS: i64 = 2_000;
+/// Time for an answer of the database, outside of commits.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The tables. `frame` is neither compressed nor read but whole.
+const TABLES: &str = "
+create table agent_host.cluster (
+    one boolean primary key default true check (one),
+    schema_version int8 not null,
+    ledger_format int8 not null,
+    log_seed int8 not null,
+    created_at timestamptz not null default clock_timestamp()
+);
+create table agent_host.hosts (
+    host_id text primary key,
+    incarnation int8 not null,
+    advertise text not null,
+    version text not null,
+    lease_ms int8 not null,
+    started_at timestamptz not null,
+    lease_until timestamptz not null
+);
+create table agent_host.partitions (
+    p int8 primary key,
+    epoch int8 not null,
+    owner text,
+    incarnation int8,
+    since timestamptz
+);
+create table agent_host.log (
+    p int8 not null,
+    seq int8 not null,
+    epoch int8 not null,
+    frame bytea not null,
+    primary key (p, seq)
+);
+alter table agent_host.log alter column frame set storage external;
+create table agent_host.blobs (
+    sha256 bytea primary key,
+    bytes int8 not null,
+    written_at timestamptz not null
+);
+create table agent_host.blob_pieces (
+    sha256 bytea not null,
+    piece int8 not null,
+    content bytea not null,
+    primary key (sha256, piece)
+);
+alter table agent_host.blob_pieces alter column content set storage external;
+insert into agent_host.partitions (p, epoch) values (0, 0);
+";
+
+/// The tables of snapshots, which version 2 has beside those of version 1. A copy that ends before `log_first` begins from a snapshot.
+/// The pieces of a snapshot are in `snapshot_contents`, each once, by its SHA-256.
+const SNAPSHOT_TABLES: &str = "
+alter table agent_host.partitions add column log_first int8 not null default 0;
+create table agent_host.snapshots (
+    p int8 not null,
+    seq int8 not null,
+    epoch int8 not null,
+    made_by text not null,
+    pieces int8 not null default 0,
+    rows int8 not null default 0,
+    bytes int8 not null default 0,
+    read_back_at timestamptz,
+    primary key (p, seq)
+);
+create table agent_host.snapshot_pieces (
+    p int8 not null,
+    seq int8 not null,
+    piece int8 not null,
+    sha256 bytea not null,
+    primary key (p, seq, piece)
+);
+create index snapshot_pieces_sha256 on agent_host.snapshot_pieces (sha256);
+create table agent_host.snapshot_contents (
+    sha256 bytea primary key,
+    content bytea not null
+);
+alter table agent_host.snapshot_contents alter column content set storage external;
+";
+
+/// Names of the tables, and what a host does with them.
+const RIGHTS: [(&str, &str); 17] = [
+    ("cluster", "select"),
+    ("hosts", "insert"),
+    ("hosts", "update"),
+    ("hosts", "delete"),
+    ("partitions", "update"),
+    ("log", "select"),
+    ("log", "insert"),
+    ("log", "delete"),
+    ("blobs", "insert"),
+    ("blob_pieces", "insert"),
+    ("snapshots", "insert"),
+    ("snapshots", "update"),
+    ("snapshots", "delete"),
+    ("snapshot_pieces", "insert"),
+    ("snapshot_pieces", "delete"),
+    ("snapshot_contents", "insert"),
+    ("snapshot_contents", "delete"),
+];
+
+/// The purpose for which a cluster is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The process writes: older tables are brought to the present version.
+    Write,
+    /// The process only reads, also tables of an older version.
+    Read,
+}
+
+/// Facts of a cluster that never change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cluster {
+    /// Key of the checksums in the log, which tells ledgers apart.
+    pub(crate) seed: u64,
+    /// Version of the tables.
+    pub(crate) schema: u64,
+}
+
+fn first<'a>(rows: &'a [Row], server: &PostgresServer) -> Result<&'a Row, PostgresError> {
+    let reason = || PostgresError::Protocol { server: server.place().into(), reason: "an answer has no row".into() };
+    rows.first().ok_or_else(reason)
+}
+
+/// Checks of the server itself.
+fn check_server(session: &mut Session, server: &PostgresServer) -> Result<(), ClusterError> {
+    let rows = session.query_again(
+        "select current_setting('server_version_num')::int8, current_setting('server_version')::text, pg_is_in_recovery() or \
+         current_setting('transaction_read_only')::bool",
+        &[],
+    )?;
+    let row = first(&rows, server)?;
+    if row.number(0)? < 140_000 {
+        return Err(ClusterError::TooOld { server: server.place(), found: row.text(1)?.unwrap_or_default() });
+    }
+    if row.flag(2)? {
+        return Err(ClusterError::ReadOnly { server: server.place() });
+    }
+    Ok(())
+}
+
+/// True if the schema has the table `cluster`.
+fn has_cluster(session: &mut Session, server: &PostgresServer) -> Result<bool, ClusterError> {
+    let rows = session.query_again(
+        "select (select count(*) from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'agent_host')::int8, \
+         to_regclass('agent_host.cluster') is not null",
+        &[],
+    );
+    let rows = rows.map_err(|error| rights(error, server, "use the schema agent_host"))?;
+    let row = first(&rows, server)?;
+    match (row.number(0)?, row.flag(1)?) {
+        (_, true) => Ok(true),
+        (0, false) => Ok(false),
+        (count, false) => Err(ClusterError::ForeignSchema {
+            server: server.to_string(),
+            reason: format!("it has {count} tables and indexes, and no table `cluster`"),
+        }),
+    }
+}
+
+/// A missing right, where the refusal says so.
+pub(crate) fn rights(error: PostgresError, server: &PostgresServer, action: &str) -> ClusterError {
+    if error.code() == Some("42501") {
+        return ClusterError::Rights { server: server.place(), user: server.user().to_owned(), action: action.to_owned() };
+    }
+    error.into()
+}
+
+/// Makes the cluster in an empty schema.
+///
+/// # Errors
+/// [`ClusterError`]; then nothing was made.
+pub fn init_cluster(server: &PostgresServer) -> Result<(), ClusterError> {
+    let mut session = Session::new(server, "agent-host init", TIMEOUT);
+    check_server(&mut session, server)?;
+    if has_cluster(&mut session, server)? {
+        return Err(ClusterError::AlreadyThere { server: server.to_string() });
+    }
+    // The standard library seeds its hashers from the system's randomness.
+    let seed = RandomState::new().hash_one(server.place());
+    let seed = i64::from_be_bytes(seed.to_be_bytes());
+    let mut connection = Connection::open(server, "agent-host init", TIMEOUT)?;
+    let made = connection.execute(&format!(
+        "begin; select pg_advisory_xact_lock(7070, 22); create schema if not exists agent_host; {TABLES} {SNAPSHOT_TABLES}
+         insert into agent_host.cluster (schema_version, ledger_format, log_seed) values ({SCHEMA}, {FORMAT}, {seed}); commit"
+    ));
+    made.map_err(|error| match error.code() {
+        // Another process has made the tables meanwhile.
+        Some("42P07" | "42P06" | "23505") => ClusterError::AlreadyThere { server: server.to_string() },
+        _ => rights(error, server, "create a schema or tables in it"),
+    })
+}
+
+/// Checks that this process can work with the cluster, and raises the version of its tables where that is needed.
+pub(crate) fn check_cluster(session: &mut Session, server: &PostgresServer, purpose: Purpose) -> Result<Cluster, ClusterError> {
+    check_server(session, server)?;
+    if !has_cluster(session, server)? {
+        return Err(ClusterError::NoCluster { server: server.to_string() });
+    }
+    let mut cluster = read_cluster(session, server)?;
+    if cluster.schema < SCHEMA && purpose == Purpose::Write {
+        raise_schema(server)?;
+        cluster = read_cluster(session, server)?;
+    }
+    if cluster.schema == SCHEMA {
+        check_rights(session, server)?;
+    }
+    check_clock(session, server)?;
+    Ok(cluster)
+}
+
+/// Reads the one row of the table `cluster`.
+pub(crate) fn read_cluster(session: &mut Session, server: &PostgresServer) -> Result<Cluster, ClusterError> {
+    let rows = session.query_again("select schema_version, ledger_format, log_seed from agent_host.cluster", &[]);
+    let rows = rows.map_err(|error| match error.code() {
+        Some("42703" | "42P01") => foreign(server, "its table `cluster` has other columns"),
+        _ => rights(error, server, "select in the table agent_host.cluster"),
+    })?;
+    let Some(row) = rows.first() else { return Err(foreign(server, "its table `cluster` has no row")) };
+    let (found_schema, found_format) = (row.number(0)?, row.number(1)?);
+    let (schema, format) = (SCHEMA, u64::from(FORMAT));
+    if found_schema == 0 || found_schema > schema || found_format != format {
+        return Err(ClusterError::OtherFormat { server: server.to_string(), found_schema, found_format, schema, format });
+    }
+    let seed = row.int(2)?.unwrap_or_default();
+    Ok(Cluster { seed: u64::from_be_bytes(seed.to_be_bytes()), schema: found_schema })
+}
+
+/// Brings tables of version 1 to the present version, in one transaction. Hosts of the older version go on, and cannot join again.
+fn raise_schema(server: &PostgresServer) -> Result<(), ClusterError> {
+    let mut connection = Connection::open(server, "agent-host upgrade", TIMEOUT)?;
+    let raised = connection.execute(&format!(
+        "begin; select pg_advisory_xact_lock(7070, 22); {SNAPSHOT_TABLES}
+         update agent_host.cluster set schema_version = {SCHEMA}; commit"
+    ));
+    match raised {
+        // Another host has raised the version meanwhile.
+        Err(error) if matches!(error.code(), Some("42701" | "42P07")) => Ok(()),
+        raised => raised.map_err(|error| rights(error, server, "change the tables of the schema agent_host")),
+    }
+}
+
+/// Checks what a host does with each table.
+fn check_rights(session: &mut Session, server: &PostgresServer) -> Result<(), ClusterError> {
+    for (table, right) in RIGHTS {
+        let name = format!("agent_host.{table}");
+        let rows = session.query_again(
+            "select has_schema_privilege('agent_host', 'usage') and has_table_privilege($1::text, $2::text)",
+            &[Param::Text(&name), Param::Text(right)],
+        );
+        let rows = rows.map_err(|error| match error.code() {
+            Some("42P01") => foreign(server, &format!("it has no table `{table}`")),
+            _ => ClusterError::from(error),
+        })?;
+        if !first(&rows, server)?.flag(0)? {
+            let action = format!("{right} in the table {name}");
+            return Err(ClusterError::Rights { server: server.place(), user: server.user().to_owned(), action });
+        }
+    }
+    Ok(())
+}
+
+fn foreign(server: &PostgresServer, reason: &str) -> ClusterError {
+    ClusterError::ForeignSchema { server: server.to_string(), reason: reason.to_owned() }
+}
+
+/// Compares the clocks: the time of the database lies between two readings of this host's.
+pub(crate) fn check_clock(session: &mut Session, server: &PostgresServer) -> Result<(), ClusterError> {
+    let before = time::now();
+    let rows = session.query_again("select (extract(epoch from clock_timestamp()) * 1000)::int8", &[])?;
+    let after = time::now();
+    let off_ms = clock_off(before, first(&rows, server)?.number(0)?, after);
+    if off_ms.abs() > CLOCK_OFF_MS {
+        return Err(ClusterError::ClockOff { server: server.place(), off_ms });
+    }
+    Ok(())
+}
+
+/// The difference that is certain, in milliseconds: positive where this host is ahead.
+pub(crate) fn clock_off(before: u64, database: u64, after: u64) -> i64 {
+    let difference = |host: u64| i64::try_from(i128::from(host) - i128::from(database)).unwrap_or(i64::MAX);
+    match (difference(before), difference(after)) {
+        (before, _) if before > 0 => before,
+        (_, after) if after < 0 => after,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_off_only_by_what_the_round_trip_does_not_explain() {
+        assert_eq!(clock_off(1_000, 1_500, 2_000), 0);
+        assert_eq!(clock_off(5_000, 1_500, 6_000), 3_500);
+        assert_eq!(clock_off(1_000, 9_000, 2_000), -7_000);
+    }
+}

@@ -1,0 +1,295 @@
+//! Snapshots of the ledger in the database, behind which the log ends.
+//!
+//! A snapshot is the rows of all tables after one batch, in pieces that are named by their SHA-256 ([`super::pieces`]). It counts when
+//! the database has read all its pieces back. Two are kept; the log has all batches from that of the older one on, so that a copy can
+//! be made where the newer one cannot be read.
+//!
+//! One process at a time makes a snapshot, removes pieces and trims the log: the holder of a lock of its session.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    cluster::{pieces::Piece, schema::PARTITION},
+    digest::Digest,
+    error::LedgerError,
+    postgres::{Connection, Param, PostgresError, Row},
+    rows::{Reader, Table, schema},
+};
+
+/// Pieces that one statement reads back.
+const READ_BACK_PIECES: u64 = 32;
+/// Rows that one statement removes.
+const REMOVED_ROWS: i64 = 256;
+/// Number of rows between looks whether to go on.
+const LOOK_EVERY: u64 = 1_024;
+
+const LOCK: &str = "select pg_try_advisory_lock(7070, 23)";
+
+const LIST: &str = "select seq, epoch, pieces, rows, bytes, \
+    greatest((extract(epoch from clock_timestamp() - read_back_at) * 1000)::int8, 0), made_by from agent_host.snapshots \
+    where p = $1::int8 and read_back_at is not null order by seq desc limit 2";
+
+const REMOVE_UNFINISHED: &str = "with gone as (delete from agent_host.snapshots where p = $1::int8 and read_back_at is null \
+    returning p, seq) delete from agent_host.snapshot_pieces s using gone where s.p = gone.p and s.seq = gone.seq";
+
+const BEGIN: &str = "insert into agent_host.snapshots (p, seq, epoch, made_by) values ($1::int8, $2::int8, $3::int8, $4::text)";
+
+const NAME: &str = "with named as (insert into agent_host.snapshot_pieces (p, seq, piece, sha256) \
+    values ($1::int8, $2::int8, $3::int8, $4::bytea)) \
+    select exists (select 1 from agent_host.snapshot_contents where sha256 = $4::bytea)";
+
+const SEND: &str =
+    "insert into agent_host.snapshot_contents (sha256, content) values ($1::bytea, $2::bytea) on conflict do nothing";
+
+/// The pieces of a range whose content is there and has its digest.
+const READ_BACK: &str = "select count(*) from agent_host.snapshot_pieces s join agent_host.snapshot_contents c using (sha256) \
+    where s.p = $1::int8 and s.seq = $2::int8 and s.piece >= $3::int8 and s.piece < $4::int8 and sha256(c.content) = c.sha256";
+
+const REMOVE_DAMAGED: &str = "delete from agent_host.snapshot_contents c using agent_host.snapshot_pieces s \
+    where s.p = $1::int8 and s.seq = $2::int8 and s.piece >= $3::int8 and s.piece < $4::int8 and c.sha256 = s.sha256 \
+    and sha256(c.content) <> c.sha256";
+
+/// As [`REMOVE_DAMAGED`], where the database cannot even read a content.
+const REMOVE_UNREADABLE: &str = "delete from agent_host.snapshot_contents c using agent_host.snapshot_pieces s \
+    where s.p = $1::int8 and s.seq = $2::int8 and s.piece >= $3::int8 and s.piece < $4::int8 and c.sha256 = s.sha256";
+
+const FINISH: &str = "update agent_host.snapshots set pieces = $3::int8, rows = $4::int8, bytes = $5::int8, \
+    read_back_at = clock_timestamp() where p = $1::int8 and seq = $2::int8";
+
+/// The first snapshot of a cluster, with the batch that it stands for: all of it, or nothing where the log has a batch.
+const FINISH_FIRST: &str = "with begun as (insert into agent_host.log (p, seq, epoch, frame) values ($1::int8, $2::int8, 0, $6::bytea) \
+    on conflict do nothing returning 1), \
+    ended as (update agent_host.partitions set log_first = $2::int8 where p = $1::int8 and exists (select 1 from begun) returning 1), \
+    counts as (update agent_host.snapshots set pieces = $3::int8, rows = $4::int8, bytes = $5::int8, read_back_at = clock_timestamp() \
+    where p = $1::int8 and seq = $2::int8 and exists (select 1 from begun) returning 1) \
+    select (select count(*) from begun) + (select count(*) from ended) + (select count(*) from counts)";
+
+const REMOVE_OLD: &str = "with gone as (delete from agent_host.snapshots where p = $1::int8 and seq not in (select seq from \
+    agent_host.snapshots where p = $1::int8 and read_back_at is not null order by seq desc limit 2) returning p, seq) \
+    delete from agent_host.snapshot_pieces s using gone where s.p = gone.p and s.seq = gone.seq";
+
+const REMOVE_CONTENTS: &str = "with gone as (delete from agent_host.snapshot_contents where sha256 in (select c.sha256 from \
+    agent_host.snapshot_contents c where not exists (select 1 from agent_host.snapshot_pieces s where s.sha256 = c.sha256) \
+    limit $1::int8) returning 1) select count(*) from gone";
+
+const SET_FIRST: &str = "update agent_host.partitions set log_first = greatest(log_first, $2::int8) where p = $1::int8";
+
+const TRIM: &str = "with gone as (delete from agent_host.log where p = $1::int8 and seq in (select seq from agent_host.log \
+    where p = $1::int8 and seq < $2::int8 order by seq limit $3::int8) returning 1) select count(*) from gone";
+
+/// The reason why a snapshot was not made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SnapshotError {
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    /// The rows cannot be read.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The ledger is being closed.
+    #[error("the ledger is being closed")]
+    Stopped,
+    /// The database has another content than was sent. It is removed, so that the next snapshot sends it again.
+    #[error("the database has other contents of the pieces {from} to {to} than were sent: look at its disk and its log")]
+    Damaged {
+        /// The first of them.
+        from: u64,
+        /// The last of them.
+        to: u64,
+    },
+}
+
+/// A snapshot that was read back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotStatus {
+    /// The last batch in it.
+    pub batch: u64,
+    /// Number of its pieces.
+    pub pieces: u64,
+    /// Number of its rows.
+    pub rows: u64,
+    /// Bytes of its pieces. Snapshots share pieces, which the database has once.
+    pub bytes: u64,
+    /// Time since it was read back, in milliseconds.
+    pub age_ms: u64,
+    /// Address of the host that made it.
+    pub made_by: String,
+    pub(crate) epoch: u64,
+}
+
+impl SnapshotStatus {
+    fn of(row: &Row) -> Result<Self, PostgresError> {
+        Ok(Self {
+            batch: row.number(0)?,
+            epoch: row.number(1)?,
+            pieces: row.number(2)?,
+            rows: row.number(3)?,
+            bytes: row.number(4)?,
+            age_ms: row.number(5)?,
+            made_by: row.text(6)?.unwrap_or_default(),
+        })
+    }
+}
+
+/// The snapshots that were read back, the newest first: two at most. `query` executes a statement.
+pub(crate) fn list(
+    query: impl FnOnce(&'static str, &[Param<'_>]) -> Result<Vec<Row>, PostgresError>,
+) -> Result<Vec<SnapshotStatus>, PostgresError> {
+    query(LIST, &[Param::Int(PARTITION)])?.iter().map(SnapshotStatus::of).collect()
+}
+
+/// The lock of whoever makes snapshots. It ends with the connection.
+pub(crate) struct SnapshotLock<'a> {
+    connection: Connection,
+    is_stopped: &'a dyn Fn() -> bool,
+}
+
+/// Counts of a snapshot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) pieces: u64,
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    /// Bytes of the pieces that the database did not have.
+    pub(crate) sent_bytes: u64,
+}
+
+impl<'a> SnapshotLock<'a> {
+    /// Takes the lock. `None` where another process has it.
+    pub(crate) fn take(mut connection: Connection, is_stopped: &'a dyn Fn() -> bool) -> Result<Option<Self>, PostgresError> {
+        let rows = connection.query(LOCK, &[])?;
+        let taken = rows.first().map(|row| row.flag(0)).transpose()?.unwrap_or_default();
+        Ok(taken.then_some(Self { connection, is_stopped }))
+    }
+
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    fn go_on(&self) -> Result<(), SnapshotError> {
+        if (self.is_stopped)() { Err(SnapshotError::Stopped) } else { Ok(()) }
+    }
+
+    /// Writes the rows as the snapshot of the batch `seq`, and has the database read them back. It does not count yet.
+    pub(crate) fn write(&mut self, reader: &Reader, seq: u64, epoch: u64, made_by: &str) -> Result<Counts, SnapshotError> {
+        let partition = Param::Int(PARTITION);
+        self.connection.query(REMOVE_UNFINISHED, &[partition])?;
+        self.connection.query(BEGIN, &[partition, Param::number(seq), Param::number(epoch), Param::Text(made_by)])?;
+        let mut counts = Counts::default();
+        for table in Table::ALL.iter().filter(|table| !matches!(table, Table::Meta | Table::Workspaces)) {
+            let rows = reader.table(*table)?;
+            let mut piece = Piece::of(*table);
+            for row in rows.iter()? {
+                let (key, value) = row?;
+                self.row(&mut piece, seq, key.value(), value.value(), &mut counts)?;
+            }
+            self.send(&mut piece, seq, &mut counts)?;
+        }
+        // The bytes that workspaces keep, with what is not merged.
+        let mut piece = Piece::of(Table::Workspaces);
+        for (workspace, bytes) in reader.workspace_usage()? {
+            self.row(&mut piece, seq, workspace.as_bytes(), &schema::number(bytes), &mut counts)?;
+        }
+        self.send(&mut piece, seq, &mut counts)?;
+        self.read_back(seq, counts.pieces)?;
+        Ok(counts)
+    }
+
+    fn row(&mut self, piece: &mut Piece, seq: u64, key: &[u8], value: &[u8], counts: &mut Counts) -> Result<(), SnapshotError> {
+        counts.rows += 1;
+        if piece.add(key, value) {
+            self.send(piece, seq, counts)?;
+        } else if counts.rows.is_multiple_of(LOOK_EVERY) {
+            self.go_on()?;
+        }
+        Ok(())
+    }
+
+    /// Names a piece, and sends its content where the database does not have it.
+    fn send(&mut self, piece: &mut Piece, seq: u64, counts: &mut Counts) -> Result<(), SnapshotError> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        self.go_on()?;
+        let content = piece.take();
+        let digest: Digest = Sha256::digest(&content).into();
+        let named = self
+            .connection
+            .query(NAME, &[Param::Int(PARTITION), Param::number(seq), Param::number(counts.pieces), Param::Bytes(&digest)])?;
+        if !named.first().map(|row| row.flag(0)).transpose()?.unwrap_or_default() {
+            self.connection.query(SEND, &[Param::Bytes(&digest), Param::Bytes(&content)])?;
+            counts.sent_bytes += content.len() as u64;
+        }
+        counts.pieces += 1;
+        counts.bytes += content.len() as u64;
+        Ok(())
+    }
+
+    /// Lets the database read all pieces and compare them with their digests. Those that differ are removed.
+    fn read_back(&mut self, seq: u64, pieces: u64) -> Result<(), SnapshotError> {
+        let mut from = 0;
+        while from < pieces {
+            self.go_on()?;
+            let to = pieces.min(from + READ_BACK_PIECES);
+            let range = [Param::Int(PARTITION), Param::number(seq), Param::number(from), Param::number(to)];
+            match self.connection.query(READ_BACK, &range) {
+                Ok(rows) if count(&rows)? == to - from => {}
+                Ok(_) => {
+                    self.connection.query(REMOVE_DAMAGED, &range)?;
+                    return Err(SnapshotError::Damaged { from, to: to - 1 });
+                }
+                // Class XX: the database finds its own files damaged.
+                Err(error) if error.code().is_some_and(|code| code.starts_with("XX")) => {
+                    self.connection.query(REMOVE_UNREADABLE, &range)?;
+                    return Err(SnapshotError::Damaged { from, to: to - 1 });
+                }
+                Err(error) => return Err(error.into()),
+            }
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// The snapshot counts from now on.
+    pub(crate) fn finish(&mut self, seq: u64, counts: Counts) -> Result<(), SnapshotError> {
+        let [pieces, rows, bytes] = [counts.pieces, counts.rows, counts.bytes].map(Param::number);
+        self.connection.query(FINISH, &[Param::Int(PARTITION), Param::number(seq), pieces, rows, bytes])?;
+        Ok(())
+    }
+
+    /// The snapshot counts from now on as the beginning of the log, with `frame` as its batch. False where the log has a batch already;
+    /// then nothing is changed.
+    pub(crate) fn finish_first(&mut self, seq: u64, counts: Counts, frame: &[u8]) -> Result<bool, SnapshotError> {
+        let [pieces, rows, bytes] = [counts.pieces, counts.rows, counts.bytes].map(Param::number);
+        let params = [Param::Int(PARTITION), Param::number(seq), pieces, rows, bytes, Param::Bytes(frame)];
+        Ok(count(&self.connection.query(FINISH_FIRST, &params)?)? == 3)
+    }
+
+    /// Removes what no snapshot is made of that counts, and the log before the older of two. Gives the batches that were removed.
+    pub(crate) fn trim(&mut self) -> Result<u64, SnapshotError> {
+        let partition = Param::Int(PARTITION);
+        let snapshots = list(|sql, params| self.connection.query(sql, params))?;
+        let mut trimmed = 0;
+        if let Some(older) = snapshots.get(1) {
+            let first = Param::number(older.batch);
+            // Before any batch is gone: who needs one begins from a snapshot.
+            self.connection.query(SET_FIRST, &[partition, first])?;
+            loop {
+                self.go_on()?;
+                let removed = count(&self.connection.query(TRIM, &[partition, first, Param::Int(REMOVED_ROWS)])?)?;
+                trimmed += removed;
+                if removed == 0 {
+                    break;
+                }
+            }
+        }
+        self.connection.query(REMOVE_OLD, &[partition])?;
+        while count(&self.connection.query(REMOVE_CONTENTS, &[Param::Int(REMOVED_ROWS)])?)? > 0 {
+            self.go_on()?;
+        }
+        Ok(trimmed)
+    }
+}
+
+fn count(rows: &[Row]) -> Result<u64, PostgresError> {
+    rows.first().map(|row| row.number(0)).transpose().map(Option::unwrap_or_default)
+}

@@ -1,0 +1,268 @@
+//! A host that follows the log into its own copy, until it takes over.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+
+use crate::{
+    cluster::{
+        ClusterOptions,
+        blobs::PostgresBlobs,
+        log::{Position, PostgresLog, begin_epoch, read_frames},
+        maker::{MakerOptions, SnapshotMaker},
+        member::Member,
+        restore::CopyPlace,
+        schema::{PARTITION, Purpose, TIMEOUT, check_cluster},
+        session::Session,
+    },
+    cluster_error::ClusterError,
+    error::{LedgerError, OpenError},
+    handle::{ClusterParts, Ledger, Opening},
+    options::Options,
+    postgres::{Param, PostgresServer},
+    store::{WriteError, io_error, part_room, real_files},
+};
+
+/// Pause between looks for new batches.
+const POLL: Duration = Duration::from_millis(100);
+/// Pause after a failure.
+const RETRY: Duration = Duration::from_millis(500);
+/// Time for the transfer of a piece of a blob.
+const BLOB_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The state of a host that follows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StandbyStatus {
+    /// Last batch of the copy.
+    pub last_batch: u64,
+    /// Address of the host that owns the ledger; `None` while there is none.
+    pub active: Option<String>,
+    /// The reason why the host does not follow at the moment.
+    pub problem: Option<String>,
+}
+
+/// Shows the state of a [`Standby`] while that is at work.
+#[derive(Debug, Clone, Default)]
+pub struct StandbyWatch(Arc<Mutex<StandbyStatus>>);
+
+impl StandbyWatch {
+    /// The present state.
+    #[must_use]
+    pub fn status(&self) -> StandbyStatus {
+        self.0.lock().clone()
+    }
+}
+
+/// A host that has joined a cluster and follows its log. See [`Standby::activate`].
+pub struct Standby {
+    server: PostgresServer,
+    seed: u64,
+    opening: Opening,
+    position: Arc<Mutex<Position>>,
+    session: Session,
+    watch: StandbyWatch,
+    maker: SnapshotMaker,
+    member: Member,
+}
+
+impl std::fmt::Debug for Standby {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Standby").field("server", &self.server).field("position", &*self.position.lock()).finish_non_exhaustive()
+    }
+}
+
+/// The finding of one look at the log.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// There may be more batches.
+    Applied,
+    /// The copy has all batches.
+    AtTheEnd,
+}
+
+impl Standby {
+    /// Joins the cluster: checks the database, opens the copy in `options.dir` or makes an empty one, and begins the heartbeat. Blocks
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`OpenError`]; [`OpenError::Cluster`] where the reason lies in the cluster.
+    pub fn join(options: Options, cluster: &ClusterOptions) -> Result<Self, OpenError> {
+        let server = cluster.server.clone();
+        let mut session = Session::new(&server, "agent-host join", TIMEOUT);
+        let facts = check_cluster(&mut session, &server, Purpose::Write)?;
+        let files = real_files();
+        let place = CopyPlace { server: &server, seed: facts.seed, options: &options, files: &files };
+        let opened = place.open(&mut session)?;
+        let (last, epoch) = opened.copied().unwrap_or_default();
+        let position = Position { last, epoch, part_bytes: 0 };
+        check_end(&mut session, &server, &options, position)?;
+        let member = Member::join(&options.dir, cluster)?;
+        let position = Arc::new(Mutex::new(position));
+        let log = PostgresLog::new(
+            &server,
+            &member.session_name(),
+            facts.seed,
+            Arc::clone(member.lease()),
+            Arc::clone(&position),
+            part_room(&options),
+        );
+        let blobs = PostgresBlobs::new(member.session(BLOB_TIMEOUT));
+        let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(member.lease()), blobs: Box::new(blobs) };
+        let making = MakerOptions::new(&server, member.session_name(), &cluster.advertise, &options);
+        let dir = options.dir.clone();
+        let opening = Opening::of_copy(options, opened, parts, files)?;
+        let maker = SnapshotMaker::start(making, opening.views(), Arc::clone(member.lease()));
+        let maker = maker.map_err(io_error("start a thread for", &dir))?;
+        let session = member.session(TIMEOUT);
+        let watch = StandbyWatch::default();
+        watch.0.lock().last_batch = last;
+        Ok(Self { server, seed: facts.seed, opening, position, session, watch, maker, member })
+    }
+
+    /// Shows the state of this host, also while [`Self::activate`] is at work.
+    #[must_use]
+    pub fn watch(&self) -> StandbyWatch {
+        self.watch.clone()
+    }
+
+    /// Follows the log until nobody holds the ledger, and takes it over. `None` when `is_stopped` says that the host ends; the copy is
+    /// closed then. `on_lost` is called when the host, once active, may not act any more: it must end the process, so that no
+    /// effect begins. Blocks meanwhile.
+    ///
+    /// # Errors
+    /// [`OpenError`] where the host cannot follow any more. A database that is away is waited for.
+    pub fn activate(
+        mut self,
+        is_stopped: impl Fn() -> bool,
+        on_lost: impl FnOnce(&str) + Send + 'static,
+    ) -> Result<Option<Ledger>, OpenError> {
+        loop {
+            if is_stopped() {
+                self.close()?;
+                return Ok(None);
+            }
+            if let Some(reason) = self.member.lease().ended() {
+                return Err(OpenError::Ledger(LedgerError::unavailable(reason)));
+            }
+            let pause = match self.follow_or_take() {
+                Ok(Some(epoch)) => return self.begin(epoch, on_lost).map(Some),
+                Ok(None) => POLL,
+                Err(OpenError::Cluster(error @ (ClusterError::Postgres(_) | ClusterError::ClockOff { .. }))) => {
+                    tracing::warn!(%error, "this host cannot follow the log of the cluster at the moment");
+                    self.watch.0.lock().problem = Some(error.to_string());
+                    RETRY
+                }
+                Err(error) => return Err(error),
+            };
+            self.opening.store().merge_what_is_due();
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// Applies what is new; gives the epoch where the ledger is this host's, and its copy has all batches.
+    fn follow_or_take(&mut self) -> Result<Option<u64>, OpenError> {
+        self.follow()?;
+        let taken = self.member.try_take(&mut self.session)?;
+        let owner = self.member.owner();
+        *self.watch.0.lock() = StandbyStatus {
+            last_batch: self.position.lock().last,
+            active: owner.advertise.filter(|_| owner.epoch > 0),
+            problem: None,
+        };
+        match taken {
+            Some(epoch) if self.write_first(epoch)? => Ok(Some(epoch)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Writes the first batch of the epoch, after which the owner before can commit nothing. False where yet another host has taken
+    /// over.
+    fn write_first(&mut self, epoch: u64) -> Result<bool, OpenError> {
+        loop {
+            self.follow()?;
+            let position = *self.position.lock();
+            if position.epoch >= epoch {
+                // Its own where a connection was lost after the insert.
+                return Ok(position.epoch == epoch);
+            }
+            if begin_epoch(&mut self.session, self.seed, position, epoch)? {
+                self.position.lock().advance(position.last + 1, epoch, 0);
+                return Ok(true);
+            }
+        }
+    }
+
+    fn follow(&mut self) -> Result<(), OpenError> {
+        while self.step()? == Step::Applied {
+            self.opening.store().merge_what_is_due();
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Step, OpenError> {
+        let position = *self.position.lock();
+        let frames = read_frames(&mut self.session, &self.server, self.seed, position)?;
+        if frames.is_empty() {
+            return Ok(Step::AtTheEnd);
+        }
+        for frame in frames {
+            match self.opening.store().follow(frame.payload()) {
+                Ok(()) => {}
+                Err(WriteError::Store(error)) => return Err(error.into()),
+                Err(WriteError::Log(error)) => return Err(LedgerError::Storage(error.to_string().into()).into()),
+            }
+            self.position.lock().advance(frame.batch, frame.epoch, frame.payload().len());
+            self.opening.count(frame.payload().len() as u64);
+            self.watch.0.lock().last_batch = frame.batch;
+        }
+        Ok(Step::Applied)
+    }
+
+    /// Starts the writer.
+    fn begin(self, epoch: u64, on_lost: impl FnOnce(&str) + Send + 'static) -> Result<Ledger, OpenError> {
+        let failing = self.opening.failing();
+        let hook = move |reason: &str| {
+            tracing::error!(reason, "this host does not hold the ledger any more");
+            failing(reason);
+            on_lost(reason);
+        };
+        let lease = Arc::clone(self.member.lease());
+        lease.take(epoch, Box::new(hook));
+        let batch = self.position.lock().last;
+        tracing::info!(epoch, batch, "this host has taken over the ledger");
+        self.opening.run(Some(Box::new((self.maker, self.member))))
+    }
+
+    fn close(self) -> Result<(), OpenError> {
+        drop(self.session);
+        // It reads the files.
+        drop(self.maker);
+        self.opening.close()?;
+        drop(self.member);
+        Ok(())
+    }
+}
+
+/// Fails where the log does not have the last batch of the copy.
+fn check_end(session: &mut Session, server: &PostgresServer, options: &Options, position: Position) -> Result<(), ClusterError> {
+    if position.last == 0 {
+        return Ok(());
+    }
+    let rows = session.query_again(
+        "select coalesce((select max(seq) from agent_host.log where p = $1::int8), 0), \
+         (select epoch from agent_host.log where p = $1::int8 and seq = $2::int8)",
+        &[Param::Int(PARTITION), Param::number(position.last)],
+    )?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    let (end, epoch) = (row.number(0)?, row.int(1)?);
+    if epoch.is_some_and(|epoch| u64::try_from(epoch) == Ok(position.epoch)) {
+        return Ok(());
+    }
+    let log = if end < position.last { format!("ends with batch {end}") } else { "has another one with its number".to_owned() };
+    Err(ClusterError::LostCommits {
+        server: server.to_string(),
+        dir: options.dir.display().to_string(),
+        copy: position.last,
+        log,
+    })
+}

@@ -1,0 +1,88 @@
+//! The cluster as the database shows it.
+
+use crate::{
+    cluster::{
+        schema::{PARTITION, Purpose, SCHEMA, TIMEOUT, check_cluster, read_cluster},
+        session::Session,
+        snapshots::{SnapshotStatus, list},
+    },
+    cluster_error::ClusterError,
+    postgres::{Param, PostgresServer},
+};
+
+/// A host of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostStatus {
+    /// Address of the host.
+    pub advertise: String,
+    /// Version of the host.
+    pub version: String,
+    /// True if the host owns the ledger.
+    pub is_active: bool,
+    /// Time until its lease is over, in milliseconds; negative where it is.
+    pub lease_left_ms: i64,
+}
+
+/// The state of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterStatus {
+    /// The database, without its password.
+    pub server: String,
+    /// Epoch of the owner.
+    pub epoch: u64,
+    /// Number of the first batch that the log still has; 0 while it has none.
+    pub first_batch: u64,
+    /// Number of the last batch.
+    pub last_batch: u64,
+    /// Bytes of the log on the database's disk.
+    pub log_bytes: u64,
+    /// Bytes of the contents of blobs.
+    pub blob_bytes: u64,
+    /// The snapshots that copies are made from, the newest first: at most two.
+    pub snapshots: Vec<SnapshotStatus>,
+    /// The hosts, ordered by address.
+    pub hosts: Vec<HostStatus>,
+}
+
+/// Reads the state of a cluster.
+///
+/// # Errors
+/// [`ClusterError`].
+pub fn cluster_status(server: &PostgresServer) -> Result<ClusterStatus, ClusterError> {
+    let mut session = Session::new(server, "agent-host status", TIMEOUT);
+    let schema = match check_cluster(&mut session, server, Purpose::Read) {
+        Ok(cluster) => cluster.schema,
+        // Whoever looks at a cluster has reason to see it also where the clock of this machine is off.
+        Err(ClusterError::ClockOff { .. }) => read_cluster(&mut session, server)?.schema,
+        Err(error) => return Err(error),
+    };
+    let rows = session.query(
+        "select coalesce((select epoch from agent_host.partitions where p = $1::int8), 0), \
+         coalesce((select max(seq) from agent_host.log where p = $1::int8), 0), pg_total_relation_size('agent_host.log'), \
+         coalesce((select sum(bytes) from agent_host.blobs), 0)::int8, \
+         coalesce((select min(seq) from agent_host.log where p = $1::int8), 0)",
+        &[Param::Int(PARTITION)],
+    )?;
+    let [epoch, last_batch, log_bytes, blob_bytes, first_batch] = match rows.first() {
+        Some(row) => [row.number(0)?, row.number(1)?, row.number(2)?, row.number(3)?, row.number(4)?],
+        None => [0; 5],
+    };
+    // Version 1 has no tables of snapshots.
+    let snapshots = if schema == SCHEMA { list(|sql, params| session.query(sql, params))? } else { Vec::new() };
+    let rows = session.query(
+        "select h.advertise, h.version, p.owner is not null, \
+         (extract(epoch from h.lease_until - clock_timestamp()) * 1000)::int8 from agent_host.hosts h \
+         left join agent_host.partitions p on p.owner = h.host_id and p.incarnation = h.incarnation order by h.advertise",
+        &[],
+    )?;
+    let mut hosts = Vec::with_capacity(rows.len());
+    for row in rows {
+        hosts.push(HostStatus {
+            advertise: row.text(0)?.unwrap_or_default(),
+            version: row.text(1)?.unwrap_or_default(),
+            is_active: row.flag(2)?,
+            lease_left_ms: row.int(3)?.unwrap_or_default(),
+        });
+    }
+    Ok(ClusterStatus { server: server.to_string(), epoch, first_batch, last_batch, log_bytes, blob_bytes, snapshots, hosts })
+}

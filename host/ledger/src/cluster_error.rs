@@ -1,0 +1,218 @@
+//! The errors of joining a cluster.
+
+use crate::postgres::PostgresError;
+
+/// The reason why a host could not make, read or join a cluster. No message holds a password.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// The database cannot be reached or refuses.
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    /// The server is too old.
+    #[error("PostgreSQL at {server} has version {found}, and a cluster needs 14 or newer: upgrade it, or name another one")]
+    TooOld {
+        /// Host and port.
+        server: String,
+        /// Version of the server.
+        found: String,
+    },
+    /// The server takes no writes.
+    #[error("PostgreSQL at {server} takes no writes, because it is a standby or read-only: name the primary")]
+    ReadOnly {
+        /// Host and port.
+        server: String,
+    },
+    /// The user may not do what a host does.
+    #[error(
+        "the user `{user}` has no right to {action} at PostgreSQL {server}: make the cluster and run all hosts as one user, or grant \
+         it that right"
+    )]
+    Rights {
+        /// Host and port.
+        server: String,
+        /// The user.
+        user: String,
+        /// The statement that was refused.
+        action: String,
+    },
+    /// The database has no cluster.
+    #[error("the database {server} has no cluster yet: make one with `agent-host cluster init`")]
+    NoCluster {
+        /// The database.
+        server: String,
+    },
+    /// The database has a cluster already.
+    #[error("the database {server} has a cluster already: see `agent-host cluster status`, or name another database")]
+    AlreadyThere {
+        /// The database.
+        server: String,
+    },
+    /// The schema of that name is something else.
+    #[error(
+        "the schema `agent_host` of {server} is not that of a cluster ({reason}): name another database, or move that schema away"
+    )]
+    ForeignSchema {
+        /// The database.
+        server: String,
+        /// Description of the difference.
+        reason: String,
+    },
+    /// Another version of agent-host has made the cluster.
+    #[error(
+        "the cluster in {server} has schema {found_schema} with ledger format {found_format}, and this agent-host has {schema} with \
+         {format}: run the version of agent-host that the other hosts run"
+    )]
+    OtherFormat {
+        /// The database.
+        server: String,
+        /// Version of the schema there.
+        found_schema: u64,
+        /// Format of the ledger there.
+        found_format: u64,
+        /// Version of the schema of this build.
+        schema: u64,
+        /// Format of the ledger of this build.
+        format: u64,
+    },
+    /// The clocks differ.
+    #[error(
+        "the clock of this host is {off_ms} ms off that of PostgreSQL at {server}, and 2,000 are allowed: synchronize both clocks \
+         (NTP), then start the host again"
+    )]
+    ClockOff {
+        /// Host and port.
+        server: String,
+        /// Difference in milliseconds; positive where this host is ahead.
+        off_ms: i64,
+    },
+    /// Another host has the address.
+    #[error("another host of the cluster is at `{advertise}` too: give each host an address of its own in [cluster] advertise")]
+    AdvertiseTaken {
+        /// The address.
+        advertise: String,
+    },
+    /// The directory holds a ledger that does not belong to this cluster.
+    #[error(
+        "the ledger in {dir} is not a copy of this cluster's: name an empty directory in [server] data_dir; `agent-host cluster \
+         import` makes an embedded ledger the beginning of a new cluster"
+    )]
+    NotACopy {
+        /// The directory of the ledger.
+        dir: String,
+    },
+    /// The directory holds a copy of a cluster's ledger, and is opened as a ledger of its own.
+    #[error(
+        "the ledger in {dir} is a copy of a cluster's: set [server] ledger to the cluster's database, or name another data directory"
+    )]
+    IsACopy {
+        /// The directory of the ledger.
+        dir: String,
+    },
+    /// The copy has an older format.
+    #[error(
+        "the copy in {dir} has the format of an older agent-host: remove it, and the host makes it anew from the cluster's log"
+    )]
+    OldCopy {
+        /// The directory of the ledger.
+        dir: String,
+    },
+    /// The database lacks what was acknowledged.
+    #[error(
+        "engine_lost_commits: the copy in {dir} has batch {copy}, and the log in {server} {log}: the database has lost acknowledged \
+         commits, as a standby does that was promoted without them. Stop all hosts, and bring back the database that has them; to \
+         give up what only copies have, remove the copies ({dir} of each host)"
+    )]
+    LostCommits {
+        /// The database.
+        server: String,
+        /// The directory of the copy.
+        dir: String,
+        /// Last batch of the copy.
+        copy: u64,
+        /// Description of the log.
+        log: String,
+    },
+    /// A row of the log is not what was written.
+    #[error("the log of the cluster in {server} is damaged at batch {batch} ({reason}): restore the database from its backup")]
+    LogDamaged {
+        /// The database.
+        server: String,
+        /// Number of the batch.
+        batch: u64,
+        /// Description of the damage.
+        reason: String,
+    },
+    /// The log was trimmed, or a ledger imported, while the copy had no part of it.
+    #[error(
+        "the copy of this host ends with batch {copy}, and the log in {server} goes on from batch {first}: start the host again, and its \
+         copy begins from the newest snapshot"
+    )]
+    CopyBehind {
+        /// The database.
+        server: String,
+        /// Last batch of the copy.
+        copy: u64,
+        /// The batch that a copy must have.
+        first: u64,
+    },
+    /// The log does not go on from an empty copy, and no snapshot can be read.
+    #[error(
+        "the log in {server} goes on from batch {first}, and no snapshot before that can be read ({reason}): start a host whose data \
+         directory has a copy of the cluster, which makes a new snapshot, or restore the database from its backup"
+    )]
+    NoSnapshot {
+        /// The database.
+        server: String,
+        /// The batch that a copy must have.
+        first: u64,
+        /// The reasons, one for each snapshot.
+        reason: String,
+    },
+    /// The cluster that a ledger should become the beginning of has begun already.
+    #[error(
+        "the cluster in {server} has batches already, so no ledger can become its beginning: make one in another database with \
+         `agent-host cluster init`, and import before any host or key is made there"
+    )]
+    HasBatches {
+        /// The database.
+        server: String,
+    },
+    /// The ledger to be imported is not sound.
+    #[error(
+        "the ledger in {dir} is damaged, and is not imported ({reason}): see `agent-host ledger check`, and restore or salvage it first"
+    )]
+    ImportDamaged {
+        /// The directory of the ledger.
+        dir: String,
+        /// Description of the damage.
+        reason: String,
+    },
+    /// The ledger to be imported has the format of another version.
+    #[error(
+        "the ledger in {dir} has format {found}, and a cluster of this agent-host has {format}: start and stop a host of this version on \
+         it without [server] ledger, which raises the format, then import it"
+    )]
+    ImportFormat {
+        /// The directory of the ledger.
+        dir: String,
+        /// Format of the ledger.
+        found: u32,
+        /// Format of this build.
+        format: u32,
+    },
+    /// Another process makes a snapshot.
+    #[error("another process imports a ledger into {server}, or makes a snapshot there: wait for its end")]
+    SnapshotBusy {
+        /// The database.
+        server: String,
+    },
+    /// The database does not have what was sent.
+    #[error("what was imported into {server} cannot be read back ({reason})")]
+    NotReadBack {
+        /// The database.
+        server: String,
+        /// The reason.
+        reason: String,
+    },
+}

@@ -1,0 +1,155 @@
+//! The lease of a host that has taken over a ledger of a cluster: until when it may act, by its own clock.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use crate::error::LedgerError;
+
+/// A host acts no longer than its lease less this, or less a fifth of a short lease: clocks of two machines do not run equally fast,
+/// and what has begun needs some time to end.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// Called once, with the reason for which the lease is over.
+type EndHook = Box<dyn FnOnce(&str) + Send>;
+
+/// See the module.
+pub(crate) struct Lease {
+    length: Duration,
+    /// The moment at which the host stops, in milliseconds of [`now_ms`].
+    until_ms: AtomicU64,
+    /// The epoch of the ownership; 0 where the host owns nothing.
+    epoch: AtomicU64,
+    ended: Mutex<EndState>,
+}
+
+#[derive(Default)]
+struct EndState {
+    reason: Option<String>,
+    hook: Option<EndHook>,
+}
+
+/// Milliseconds since the machine was started, with the time in which it was suspended.
+pub(crate) fn now_ms() -> u64 {
+    #[cfg(target_os = "linux")]
+    let clock = rustix::time::ClockId::Boottime;
+    // The monotonic clock of these systems counts on while they are suspended, or they have no better one.
+    #[cfg(not(target_os = "linux"))]
+    let clock = rustix::time::ClockId::Monotonic;
+    let now = rustix::time::clock_gettime(clock);
+    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000).saturating_add(nanoseconds / 1_000_000)
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Lease {
+    pub(crate) fn new(length: Duration) -> Self {
+        Self { length, until_ms: AtomicU64::new(0), epoch: AtomicU64::new(0), ended: Mutex::default() }
+    }
+
+    /// Length of the lease in the database.
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// The database has renewed the lease by a statement that was sent at `sent_ms`. The database counts from later on, so the host
+    /// stops earlier than another one begins.
+    pub(crate) fn renew(&self, sent_ms: u64) {
+        let acting = self.length.saturating_sub(MARGIN.min(self.length / 5));
+        self.until_ms.fetch_max(sent_ms.saturating_add(milliseconds(acting)), Ordering::AcqRel);
+    }
+
+    /// The host owns the ledger with this epoch. `hook` is called when that is over; at once where it is over already.
+    pub(crate) fn take(&self, epoch: u64, hook: EndHook) {
+        self.epoch.store(epoch, Ordering::Release);
+        let mut ended = self.ended.lock();
+        match ended.reason.clone() {
+            Some(reason) => {
+                drop(ended);
+                hook(&reason);
+            }
+            None => ended.hook = Some(hook),
+        }
+    }
+
+    /// The epoch of the ownership; 0 where the host owns nothing.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Time that is left.
+    pub(crate) fn left(&self) -> Duration {
+        Duration::from_millis(self.until_ms.load(Ordering::Acquire).saturating_sub(now_ms()))
+    }
+
+    /// An error where the host may not act.
+    pub(crate) fn check(&self) -> Result<(), LedgerError> {
+        if self.left().is_zero() {
+            self.end("the database has not renewed the lease of this host in time");
+        }
+        match &self.ended.lock().reason {
+            Some(reason) => Err(LedgerError::unavailable(reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// The host does not own the ledger any more. The first reason counts.
+    pub(crate) fn end(&self, reason: &str) {
+        let hook = {
+            let mut ended = self.ended.lock();
+            if ended.reason.is_some() {
+                return;
+            }
+            ended.reason = Some(reason.to_owned());
+            ended.hook.take()
+        };
+        if let Some(hook) = hook {
+            hook(reason);
+        }
+    }
+
+    /// The reason for which it is over.
+    pub(crate) fn ended(&self) -> Option<String> {
+        self.ended.lock().reason.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, atomic::AtomicUsize};
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_over_before_the_database_says_so_and_stays_over() {
+        let lease = Lease::new(Duration::from_millis(500));
+        lease.renew(now_ms());
+        assert!(lease.check().is_ok());
+        let left = lease.left();
+        assert!(left <= Duration::from_millis(400), "{left:?}");
+        let calls = Arc::new(AtomicUsize::new(0));
+        let called = Arc::clone(&calls);
+        lease.take(3, Box::new(move |_| called.store(1, Ordering::Relaxed)));
+        std::thread::sleep(left + Duration::from_millis(2));
+        assert!(lease.check().is_err());
+        lease.renew(now_ms());
+        lease.end("again");
+        assert!(lease.check().unwrap_err().to_string().contains("has not renewed"));
+        assert_eq!((calls.load(Ordering::Relaxed), lease.epoch()), (1, 3));
+    }
+
+    #[test]
+    fn a_lease_that_ended_before_it_was_taken_ends_what_takes_it() {
+        let lease = Lease::new(Duration::from_secs(10));
+        lease.end("taken over");
+        let (sent, got) = std::sync::mpsc::channel();
+        lease.take(1, Box::new(move |reason| sent.send(reason.to_owned()).unwrap()));
+        assert_eq!(got.recv().unwrap(), "taken over");
+    }
+}
