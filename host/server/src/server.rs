@@ -1,6 +1,6 @@
 //! Listening, serving, and coming to an end.
 
-use std::{future::Future, io, net::SocketAddr, time::Duration};
+use std::{future::Future, net::SocketAddr};
 
 use agent_host_runs::Host;
 use axum::Router;
@@ -9,46 +9,40 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
-    http::connections::{self, Connections},
+    cluster::listeners::ClusterListeners,
+    http::connections::{self, Connections, LAST_BYTES, Share},
     local::LocalClient,
     router::router,
+    serve_error::{BindError, ServeError},
 };
 
-/// Time for open connections to take their last bytes after the stop of the server. Streams and waiting requests end at
-/// that moment, so only a client that does not read needs longer; its connection is closed.
-const LAST_BYTES: Duration = Duration::from_secs(2);
-
-/// The address cannot be listened at.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen at {listen}: {source}{}", hint(source))]
-pub struct BindError {
-    listen: SocketAddr,
-    source: io::Error,
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            "; another process has the port: end it, or set another in [server] listen (port 0 takes a free one)"
-        }
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege: set a higher one in [server] listen",
-        io::ErrorKind::AddrNotAvailable => "; the machine does not have this address: set one that it has in [server] listen",
-        _ => "",
-    }
-}
-
-/// Serving failed.
-#[derive(Debug, thiserror::Error)]
-#[error("the HTTP server failed: {0}")]
-pub struct ServeError(#[from] io::Error);
-
-/// A server that listens and does not answer yet: clients that connect now wait until [`Server::serve`].
+/// A server that listens and does not answer yet: clients that connect now wait until [`Server::serve`]. In a cluster, they get the
+/// answers of a warm host until then.
 pub struct Server {
     host: Host,
-    listener: TcpListener,
+    listeners: Listeners,
     local_addr: SocketAddr,
     router: Router,
     closing: CancellationToken,
+}
+
+/// The listeners of a server.
+enum Listeners {
+    /// Of a host by itself.
+    Alone(TcpListener),
+    /// Of a host in a cluster.
+    Cluster(ClusterListeners),
+}
+
+/// Tells the other hosts of a cluster that this one ends: they ask the next active host. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct LeaveSignal(CancellationToken);
+
+impl LeaveSignal {
+    /// Begins to leave: requests that other hosts forward are refused, and their streams of events break off, to go on elsewhere.
+    pub fn send(&self) {
+        self.0.cancel();
+    }
 }
 
 impl std::fmt::Debug for Server {
@@ -64,12 +58,29 @@ impl Server {
     /// [`BindError`] when the address is taken, or not one of this machine.
     pub async fn bind(host: Host) -> Result<Self, BindError> {
         let listen = host.config().listen;
-        let refused = |source| BindError { listen, source };
+        let refused = |source| BindError::new(listen, source);
         let listener = connections::listen(listen).map_err(refused)?;
         let local_addr = listener.local_addr().map_err(refused)?;
         let closing = CancellationToken::new();
         let router = router(App::new(host.clone(), local_addr, closing.clone()));
-        Ok(Self { host, listener, local_addr, router, closing })
+        Ok(Self { host, listeners: Listeners::Alone(listener), local_addr, router, closing })
+    }
+
+    /// Serves at the listeners of a host that was warm, and is the active one now.
+    #[must_use]
+    pub fn take_over(host: Host, cluster: ClusterListeners) -> Self {
+        let (local_addr, closing) = (cluster.local_addr(), cluster.closing().clone());
+        let router = router(App::new(host.clone(), local_addr, closing.clone()));
+        Self { host, listeners: Listeners::Cluster(cluster), local_addr, router, closing }
+    }
+
+    /// To be used before the runs of a host in a cluster are ended. Does nothing for a host by itself.
+    #[must_use]
+    pub fn leave_signal(&self) -> LeaveSignal {
+        match &self.listeners {
+            Listeners::Alone(_) => LeaveSignal(CancellationToken::new()),
+            Listeners::Cluster(cluster) => LeaveSignal(cluster.leaving().clone()),
+        }
     }
 
     /// Address of the listener.
@@ -93,15 +104,27 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when the listener fails.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
-        let Self { host, listener, router, closing, .. } = self;
-        let limits = host.config().limits.clone();
-        let connections = Connections::new(router, &limits, closing.clone());
-        let served = tokio::select! {
-            error = connections.accept(listener) => Err(error.into()),
-            () = shutdown => Ok(()),
+        let Self { host, listeners, router, closing, .. } = self;
+        let (served, overdue) = match listeners {
+            Listeners::Alone(listener) => {
+                let connections = Connections::new(router, &host.config().limits, Share::Whole, closing.clone());
+                let served = tokio::select! {
+                    error = connections.accept(listener) => Err(error.into()),
+                    () = shutdown => Ok(()),
+                };
+                closing.cancel();
+                (served, connections.end(LAST_BYTES).await)
+            }
+            Listeners::Cluster(mut cluster) => {
+                cluster.activate(router);
+                let served = tokio::select! {
+                    error = cluster.failed() => Err(error),
+                    () = shutdown => Ok(()),
+                };
+                (served, cluster.end().await)
+            }
         };
-        closing.cancel();
-        if connections.end(LAST_BYTES).await {
+        if overdue {
             tracing::warn!("connections that did not end in time were cut off");
         }
         served

@@ -28,6 +28,7 @@ use crate::{
     http::{
         Problem, ProblemCode,
         connections::Peer,
+        forwarded::{ForwardedRequest, Locality},
         headers::{self, SEC_FETCH_SITE},
     },
 };
@@ -114,6 +115,15 @@ pub(crate) fn admit(app: &App, request: &mut Request, token: Option<Judgement>) 
         (Err(_), true) => return Ok(None),
         (Err(problem), false) => return Err(problem),
     };
+    if !is_open(request)
+        && let Err((wait, limit)) = app.host.keys().take_request(&principal)
+    {
+        let detail = format!(
+            "the key `{}` may send {limit} requests in a minute: wait for `Retry-After`, or use a key with a larger `requests_per_minute`",
+            principal.name
+        );
+        return Err(Problem::new(ProblemCode::RateLimited, detail).retry_after(wait));
+    }
     request.extensions_mut().insert(principal);
     if let Some(Welcome::Token(validity)) = &welcome {
         request.extensions_mut().insert(validity.clone());
@@ -235,11 +245,27 @@ fn trusted(app: &App, request: &Request) -> Result<Principal, Problem> {
         };
         return Err(unknown(format!("send a key, as `Authorization: Bearer KEY`{first}")));
     }
-    let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
-    match distrust(&config, app.local_addr.ip(), peer, request.headers(), request.uri()) {
+    let why = match request.extensions().get::<ForwardedRequest>() {
+        // The host that the client asked has judged, by its own configuration.
+        Some(forwarded) if forwarded.locality == Locality::ThisMachine => None,
+        Some(_) => Some("only the machine of a host itself is let in"),
+        None => {
+            let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+            distrust(&config, app.local_addr.ip(), peer, request.headers(), request.uri())
+        }
+    };
+    match why {
         None => Ok(Principal::loopback()),
         Some(why) => Err(unknown(format!("send a key, as `Authorization: Bearer KEY`: without one, {why}"))),
     }
+}
+
+/// The relation of a request to the machine of this host, which another host is told when the request is forwarded. `here` is the
+/// address of the listener that took it.
+pub(crate) fn locality(config: &Config, here: IpAddr, request: &Request) -> Locality {
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+    let is_trusted = config.loopback_without_key && distrust(config, here, peer, request.headers(), request.uri()).is_none();
+    if is_trusted { Locality::ThisMachine } else { Locality::Elsewhere }
 }
 
 /// The reason why a request without a key is not trusted as one of this machine. Pages in a browser on this machine can

@@ -84,6 +84,7 @@ pub(crate) async fn begin(
     let input = &read.input;
     // The right to write includes the right to read the answer.
     caller.may(Scope::EventsWrite)?;
+    app.host.await_agent(agent).await;
     let thread = Thread::of(caller, &input.thread_id);
     if thread.run(app, &input.run_id)?.is_none() {
         // Before the lock, which other requests of the thread wait for.
@@ -258,6 +259,7 @@ async fn start(request: RunRequest<'_>, mut judged: Judgement, replaces: Option<
         replaces,
         branch,
         metadata: Map::new(),
+        charged_key: app.host.charged_key(&request.caller.0)?,
     };
     let accepted = app.host.begin_agent_run(run, None, &entries).await.map_err(|error| refused(request, error))?;
     let host_run = *accepted.runs.first().ok_or_else(|| Problem::internal("an agent's run was accepted without a run"))?;

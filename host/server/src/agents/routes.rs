@@ -88,8 +88,11 @@ pub(crate) async fn capabilities(Path(agent): Path<String>, request: ApiRequest)
 refusals!(
     RunRefusals = [JSON, WRITE]
         + [
+            WorkspaceFull,
             NotFound,
             RunnerNotFound,
+            RunnerCompiling,
+            TokenBudgetExhausted,
             InvalidConfig,
             InvalidCursor,
             Conflict,

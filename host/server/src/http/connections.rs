@@ -15,6 +15,7 @@ use axum::{
     body::Body,
     http::{HeaderValue, Request, header},
 };
+use futures_util::future::BoxFuture;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -30,10 +31,20 @@ use super::{
     problem::{Problem, ProblemCode},
 };
 
+/// Time for open connections to take their last bytes after the stop of the server. Streams and waiting requests end at
+/// that moment, so only a client that does not read needs longer; its connection is closed.
+pub(crate) const LAST_BYTES: Duration = Duration::from_secs(2);
 /// Read and write buffer of one connection, in bytes. A client that does not read occupies this much, and the last piece.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// The longest head of a request: common servers take 8 to 32 KiB.
 const HEAD_BYTES: usize = 32 * 1024;
+/// Headers of a request: the default of hyper.
+const MAX_HEADERS: usize = 100;
+/// Bytes and number of the headers that a host adds to a request that it forwards.
+const MORE_HEAD_BYTES: usize = 4 * 1024;
+const MORE_HEADERS: usize = 28;
+/// Time without a request after which a connection of a host is closed. The other host closes it earlier.
+const HOST_IDLE: Duration = Duration::from_secs(120);
 /// Send buffer of the system, in bytes. The system reports room when a third of it is free, so the size also separates a
 /// client that reads slowly (6 kB/s with 30 seconds) from one that does not read; the default is megabytes. With a delay of
 /// 100 ms it allows 2.5 MB/s.
@@ -52,6 +63,18 @@ const REFUSAL: Duration = Duration::from_secs(1);
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// The log says so often that the limit is reached.
 const COMPLAINT: Duration = Duration::from_secs(10);
+
+/// The judgement of a new connection before its first request: the connection, or nothing where it is refused.
+pub(crate) type ConnectionCheck = Arc<dyn Fn(PacedStream, SocketAddr) -> BoxFuture<'static, Option<PacedStream>> + Send + Sync>;
+
+/// Connections of one process: its listeners share the files that it may open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Share {
+    /// The one listener, whose requests need no further connection.
+    Whole,
+    /// One of two listeners, or one whose requests need another connection each.
+    Half,
+}
 
 /// The address of the other side of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +101,8 @@ pub(crate) struct Connections {
     /// Number of places.
     limit: usize,
     refused: Arc<Semaphore>,
+    /// For connections of hosts.
+    check: Option<ConnectionCheck>,
     tasks: TaskTracker,
     /// Cancelled to stop accepting: open requests are answered first.
     closing: CancellationToken,
@@ -86,13 +111,13 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(router: Router, limits: &Limits, closing: CancellationToken) -> Self {
+    pub(crate) fn new(router: Router, limits: &Limits, share: Share, closing: CancellationToken) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(Duration::from_millis(limits.http_header_ms))
             .max_buf_size(BUFFER_BYTES)
             .max_header_size(HEAD_BYTES);
-        let limit = affordable(limits.http_connections);
+        let limit = affordable(limits.http_connections, share);
         Self {
             router,
             http,
@@ -100,10 +125,21 @@ impl Connections {
             places: Arc::new(Semaphore::new(limit)),
             limit,
             refused: Arc::new(Semaphore::new(REFUSED_AT_ONCE)),
+            check: None,
             tasks: TaskTracker::new(),
             closing,
             cut: CancellationToken::new(),
         }
+    }
+
+    /// The same for connections of other hosts, which are kept for the next request: `check` judges each before its first one.
+    pub(crate) fn for_hosts(mut self, check: ConnectionCheck) -> Self {
+        self.http
+            .header_read_timeout(HOST_IDLE)
+            .max_header_size(HEAD_BYTES + MORE_HEAD_BYTES)
+            .max_headers(MAX_HEADERS + MORE_HEADERS);
+        self.check = Some(check);
+        self
     }
 
     /// Takes connections. Returns only when the listener is broken.
@@ -142,7 +178,16 @@ impl Connections {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection stays without TCP_NODELAY");
         }
-        let io = TokioIo::new(PacedStream::new(stream, self.slow_reader));
+        let mut stream = PacedStream::new(stream, self.slow_reader);
+        if let Some(check) = &self.check {
+            let checked = tokio::select! {
+                checked = check(stream, peer) => checked,
+                () = self.closing.cancelled() => None,
+            };
+            let Some(checked) = checked else { return };
+            stream = checked;
+        }
+        let io = TokioIo::new(stream);
         let router = self.router;
         let service = service_fn(move |request: Request<Incoming>| {
             // A request with a length besides is read by this, as it must be, and is the last of its connection: whoever stands in
@@ -217,9 +262,13 @@ fn refusal() -> String {
 }
 
 /// As many connections as the process may have open files for, at most what is wanted.
-fn affordable(wanted: usize) -> usize {
+fn affordable(wanted: usize, share: Share) -> usize {
     let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current else { return wanted };
-    let affordable = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX).max(1);
+    let shares = match share {
+        Share::Whole => 1,
+        Share::Half => 2,
+    };
+    let affordable = usize::try_from(files.saturating_sub(OTHER_FILES) / shares).unwrap_or(usize::MAX).max(1);
     if is_too_few(affordable, wanted) {
         tracing::warn!(
             "the process may open {files} files, so there can be {affordable} connections and not {wanted}: raise the limit \
@@ -236,7 +285,7 @@ fn is_too_few(affordable: usize, wanted: usize) -> bool {
     affordable < needed
 }
 
-fn complain(last: &mut Option<Instant>, say: impl FnOnce()) {
+pub(crate) fn complain(last: &mut Option<Instant>, say: impl FnOnce()) {
     if last.is_none_or(|last| last.elapsed() >= COMPLAINT) {
         *last = Some(Instant::now());
         say();

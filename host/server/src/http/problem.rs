@@ -16,6 +16,9 @@ use super::codes::problem_codes;
 /// Time that a client should wait after a passing condition, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
+/// Time that a client should wait for a plugin that is being compiled.
+const COMPILING: Duration = Duration::from_secs(5);
+
 problem_codes! {
     /// The kind of problem, for programs. The list is the documentation: a code keeps its name and status.
     #[derive(Hash)]
@@ -96,10 +99,12 @@ problem_codes! {
     Cancelled = "cancelled", CONFLICT;
     /// The time of the run, or of this call, is over.
     DeadlineExceeded = "deadline_exceeded", CONFLICT;
-    /// The run does this too often.
+    /// The run, or the key of the request, does this too often.
     RateLimited = "rate_limited", TOO_MANY_REQUESTS;
     /// The service behind a call has failed, or the host has in asking it: `retryable` says whether to try again.
     RuntimeError = "runtime_error", BAD_GATEWAY;
+    /// Runs for the key have used the tokens of its day.
+    TokenBudgetExhausted = "token_budget_exhausted", TOO_MANY_REQUESTS;
     /// The conversation has as many waiting runs as it may have.
     QueueFull = "queue_full", TOO_MANY_REQUESTS;
     /// As many streams of events are open as there may be.
@@ -124,10 +129,20 @@ problem_codes! {
     Internal = "internal", INTERNAL_SERVER_ERROR;
     /// The host cannot do it now.
     Unavailable = "unavailable", SERVICE_UNAVAILABLE;
+    /// The plugin of the runner may be among those that are still being compiled at the start of the host.
+    RunnerCompiling = "runner_compiling", SERVICE_UNAVAILABLE;
     /// The host is going down.
     ShuttingDown = "shutting_down", SERVICE_UNAVAILABLE;
+    /// The ledger is at another host of the cluster, or is being taken over: the host that answers is only warm.
+    PartitionMoving = "partition_moving", SERVICE_UNAVAILABLE;
+    /// The active host of the cluster cannot be reached from the host that answers; nothing was done with the request.
+    PartitionUnreachable = "partition_unreachable", SERVICE_UNAVAILABLE;
+    /// The active host of the cluster broke off before it answered: what became of the request is not known.
+    OutcomeUnknown = "outcome_unknown", BAD_GATEWAY;
     /// The disk of the ledger is nearly full.
     InsufficientStorage = "insufficient_storage", INSUFFICIENT_STORAGE;
+    /// The workspace keeps as many bytes as it may.
+    WorkspaceFull = "workspace_full", INSUFFICIENT_STORAGE;
 }
 
 impl ProblemCode {
@@ -139,7 +154,17 @@ impl ProblemCode {
 
     /// True if the same request may succeed soon.
     pub(crate) const fn passes(self) -> bool {
-        matches!(self, Self::QueueFull | Self::RateLimited | Self::TooManyStreams | Self::Unavailable | Self::ShuttingDown)
+        matches!(
+            self,
+            Self::QueueFull
+                | Self::RateLimited
+                | Self::TooManyStreams
+                | Self::Unavailable
+                | Self::RunnerCompiling
+                | Self::ShuttingDown
+                | Self::PartitionMoving
+                | Self::PartitionUnreachable
+        )
     }
 }
 
@@ -350,8 +375,14 @@ impl From<HostError> for Problem {
         }
         match ProblemCode::from_name(error.code()) {
             Some(ProblemCode::Internal) | None => Self::internal(error),
+            Some(ProblemCode::RunnerCompiling) => {
+                Self::new(ProblemCode::RunnerCompiling, error.to_string()).retry_after(COMPILING)
+            }
             Some(code) => {
                 let detail = error.to_string();
+                if let HostError::TokenBudget { again_in, .. } = error {
+                    return Self::new(code, detail).retry_after(again_in);
+                }
                 let action = if let HostError::Answered { action, .. } = error { Some(action) } else { None };
                 Self { action, ..Self::new(code, detail) }
             }

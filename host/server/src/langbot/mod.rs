@@ -249,7 +249,7 @@ fn shaped(shape: Shape, value: Value) -> Value {
         Shape::Executors => rows::page(value, rows::executor),
         Shape::Query => {
             let run = ours.take("run").map(rows::run);
-            members::object([ours.named("event_id"), ("run", run)])
+            members::object([ours.named("event_id"), ours.named("run_ids"), ("run", run)])
         }
         Shape::OfRoute => value,
     }

@@ -36,6 +36,7 @@ const ALWAYS: &[ProblemCode] = &[
     ProblemCode::InvalidArgument,
     ProblemCode::Unauthenticated,
     ProblemCode::Forbidden,
+    ProblemCode::RateLimited,
     ProblemCode::Internal,
     ProblemCode::Unavailable,
 ];
@@ -44,6 +45,16 @@ pub(crate) const JSON: &[ProblemCode] =
     &[ProblemCode::InvalidJson, ProblemCode::UnsupportedMediaType, ProblemCode::PayloadTooLarge, ProblemCode::RequestTimeout];
 /// The codes of routes that write.
 pub(crate) const WRITE: &[ProblemCode] = &[ProblemCode::ShuttingDown, ProblemCode::InsufficientStorage];
+/// The codes of routes that begin a run of any runner.
+pub(crate) const BEGIN: &[ProblemCode] = &[
+    ProblemCode::WorkspaceFull,
+    ProblemCode::NotFound,
+    ProblemCode::RunnerNotFound,
+    ProblemCode::RunnerCompiling,
+    ProblemCode::TokenBudgetExhausted,
+    ProblemCode::InvalidConfig,
+    ProblemCode::QueueFull,
+];
 
 /// The media type of a problem document.
 const PROBLEM: &str = "application/problem+json";

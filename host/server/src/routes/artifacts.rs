@@ -52,7 +52,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ArtifactId {
     }
 }
 
-refusals!(UploadRefusals = [WRITE] + [UnsupportedMediaType, PayloadTooLarge, RequestTimeout]);
+refusals!(UploadRefusals = [WRITE] + [WorkspaceFull, UnsupportedMediaType, PayloadTooLarge, RequestTimeout]);
 
 /// Keeps the body as an artifact
 ///

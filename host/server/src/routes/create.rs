@@ -11,8 +11,20 @@ use crate::{
     openapi::{PageParams, refusals},
 };
 
-refusals!(CreateRefusals = [JSON, WRITE] + [NotFound, RunnerNotFound, InvalidConfig, IdempotencyConflict, QueueFull]);
-refusals!(RetryRefusals = [WRITE] + [NotFound, Conflict, IdempotencyConflict, QueueFull, InvalidArgument]);
+refusals!(CreateRefusals = [JSON, WRITE, BEGIN] + [IdempotencyConflict]);
+refusals!(
+    RetryRefusals = [WRITE]
+        + [
+            WorkspaceFull,
+            NotFound,
+            RunnerCompiling,
+            TokenBudgetExhausted,
+            Conflict,
+            IdempotencyConflict,
+            QueueFull,
+            InvalidArgument
+        ]
+);
 refusals!(LetterRefusals = [InvalidCursor]);
 
 /// Makes a run

@@ -39,7 +39,10 @@ fn read(name: &str) -> Option<(String, Cow<'static, [u8]>)> {
     (status = 200, description = "The page.", content_type = "text/html", body = String),
     (status = 304, description = "The page has not changed (`If-None-Match`).")))]
 pub(crate) async fn docs(headers: HeaderMap) -> Response {
-    page::respond(&PageFile { media_type: page::HTML, bytes: INDEX.as_bytes().into(), etag: &ETAG }, &headers)
+    page::respond(
+        &PageFile { media_type: page::HTML, bytes: INDEX.as_bytes().into(), etag: &ETAG, policy: page::POLICY },
+        &headers,
+    )
 }
 
 /// A script or style sheet of the page that describes this API
@@ -53,7 +56,7 @@ pub(crate) async fn docs(headers: HeaderMap) -> Response {
 pub(crate) async fn docs_file(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
     let file = FILES.iter().find(|file| **file == name).and_then(|name| read(name));
     let (media_type, bytes) = file.ok_or_else(|| Problem::not_found("the page of the API has no such file"))?;
-    Ok(page::respond(&PageFile { media_type: &media_type, bytes, etag: &ETAG }, &headers))
+    Ok(page::respond(&PageFile { media_type: &media_type, bytes, etag: &ETAG, policy: page::POLICY }, &headers))
 }
 
 refusals!(FileRefusals = [NotFound]);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use agent_host_protocol::{Event, EventId, Page, Run, RunId, Scope, Timestamp, event::Envelope, message::Message};
+use agent_host_protocol::{Event, EventId, Page, Run, RunId, Scope, Timestamp, event::Envelope};
 use agent_host_runs::{AcceptedEvent, EventRecord};
 use axum::{
     http::{HeaderValue, StatusCode},
@@ -10,10 +10,10 @@ use axum::{
 };
 use futures_util::{TryStreamExt, future::try_join_all};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::{
+    accepted::{Accepted, AcceptedRun},
     feed::{Follow, feed_stream},
     output,
 };
@@ -24,28 +24,7 @@ use crate::{
     openapi::{FollowParams, PageParams, refusals},
 };
 
-/// An event that was taken.
-#[derive(Serialize, ToSchema)]
-#[schema(as = AcceptedEvent)]
-struct AcceptedBody {
-    /// Id of the event.
-    event_id: EventId,
-    /// The runs that answer it: none where no binding matches.
-    runs: Vec<AcceptedRun>,
-}
-
-/// A run, with what it said in the end where the client waited for that.
-#[derive(Serialize, ToSchema)]
-struct AcceptedRun {
-    #[serde(flatten)]
-    run: Run,
-    /// Absent while the run is active; `null` if it ended without a message.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Message>)]
-    output: Option<Option<Box<RawValue>>>,
-}
-
-refusals!(AcceptRefusals = [JSON, WRITE] + [NotFound, RunnerNotFound, InvalidConfig, IdempotencyConflict, QueueFull]);
+refusals!(AcceptRefusals = [JSON, WRITE, BEGIN] + [IdempotencyConflict]);
 
 /// Takes an event
 ///
@@ -57,11 +36,11 @@ refusals!(AcceptRefusals = [JSON, WRITE] + [NotFound, RunnerNotFound, InvalidCon
     ),
     request_body = Envelope,
     responses(
-        (status = 200, description = "The client waited, and all runs have ended.", body = AcceptedBody, headers(
+        (status = 200, description = "The client waited, and all runs have ended.", body = Accepted, headers(
             ("Preference-Applied" = String, description = "How long it waits at most."),
             ("Idempotency-Replayed" = String, description = "`true` where the same request was made before."),
         )),
-        (status = 202, description = "Its runs continue, or no run was waiting.", body = AcceptedBody, headers(
+        (status = 202, description = "Its runs continue, or no run was waiting.", body = Accepted, headers(
             ("Location" = String, description = "The run, where there is one."),
             ("Preference-Applied" = String, description = "How long it has waited at most."),
             ("Idempotency-Replayed" = String, description = "`true` where the same request was made before."),
@@ -76,7 +55,8 @@ pub(crate) async fn accept(mut request: ApiRequest) -> Result<Response, Problem>
     caller.place(&mut envelope)?;
     let wait = prefer::wait(&headers, Duration::from_millis(app.host.config().limits.http_wait_ms));
 
-    let accepted = app.host.accept(envelope, idempotency).await?;
+    let charged_key = app.host.charged_key(&caller.0)?;
+    let accepted = app.host.accept_charged(envelope, idempotency, charged_key).await?;
     let runs = match wait {
         Some(wait) => ended(&app, &accepted.runs, wait).await?,
         None => current(&app, &accepted.runs)?,
@@ -122,9 +102,10 @@ async fn answer(app: &App, accepted: AcceptedEvent, runs: Vec<Arc<Run>>, wait: O
         answered.push(AcceptedRun { run: Arc::unwrap_or_clone(run), output });
     }
     let status = if finished { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let answer = AcceptedBody { event_id: accepted.event_id, runs: answered };
+    let repeated = accepted.repeated;
+    let answer = Accepted::runs(accepted, answered);
     let response = location.map_or_else(|| json(status, &answer), |location| located(status, location, &answer));
-    let mut response = replayed(response, accepted.repeated);
+    let mut response = replayed(response, repeated);
     if let Some(applied) = wait.and_then(|wait| HeaderValue::try_from(format!("wait={}", wait.as_secs())).ok()) {
         response.headers_mut().insert(prefer::PREFERENCE_APPLIED, applied);
     }

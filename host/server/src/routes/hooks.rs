@@ -1,6 +1,6 @@
 //! Signed requests of other systems, and what is configured of them.
 
-use agent_host_protocol::{EventId, Page, RunId, Scope};
+use agent_host_protocol::{Page, Scope};
 use agent_host_runs::{HookError, HookOutcome, HookRequest, WebhookSourceReport};
 use axum::{
     extract::{Path, Request, State, rejection::PathRejection},
@@ -9,6 +9,7 @@ use axum::{
 };
 use serde::Serialize;
 
+use super::accepted::Accepted;
 use crate::{
     access::ApiRequest,
     app::App,
@@ -16,21 +17,25 @@ use crate::{
     openapi::refusals,
 };
 
-/// The event of a request.
-#[derive(Serialize, utoipa::ToSchema)]
-pub(crate) struct HookAccepted {
-    event_id: EventId,
-    /// The runs that answer it.
-    runs: Vec<RunId>,
-}
-
 /// A request without effect.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(crate) struct HookIgnored {
     ignored: bool,
 }
 
-refusals!(HookRefusals = [WRITE] + [InvalidJson, NotFound, RequestTimeout, PayloadTooLarge, IdempotencyConflict, QueueFull]);
+refusals!(
+    HookRefusals = [WRITE]
+        + [
+            WorkspaceFull,
+            InvalidJson,
+            NotFound,
+            RunnerCompiling,
+            RequestTimeout,
+            PayloadTooLarge,
+            IdempotencyConflict,
+            QueueFull
+        ]
+);
 refusals!(WebhookSourcesRefusals = []);
 
 /// Takes a signed request of another system
@@ -43,7 +48,7 @@ refusals!(WebhookSourcesRefusals = []);
     request_body(content = serde_json::Value, description = "Whatever the other system sends."),
     responses(
         (status = 200, description = "No `when` of the source matches it: no event was made.", body = HookIgnored),
-        (status = 202, description = "It is an event.", body = HookAccepted),
+        (status = 202, description = "It is an event.", body = Accepted),
         HookRefusals,
     ))]
 pub(crate) async fn hook(
@@ -63,8 +68,8 @@ pub(crate) async fn hook(
         HookOutcome::Ignored => return Ok(json(StatusCode::OK, &HookIgnored { ignored: true })),
         HookOutcome::Accepted(accepted) => accepted,
     };
-    let answer = HookAccepted { event_id: accepted.event_id, runs: accepted.runs };
-    Ok(replayed(json(StatusCode::ACCEPTED, &answer), accepted.repeated))
+    let repeated = accepted.repeated;
+    Ok(replayed(json(StatusCode::ACCEPTED, &Accepted::ids(accepted)), repeated))
 }
 
 impl From<HookError> for Problem {

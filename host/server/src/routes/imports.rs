@@ -45,7 +45,7 @@ pub(crate) fn require_native(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(ProblemCode::UnsupportedMediaType, detail))
 }
 
-refusals!(ImportRefusals = [JSON, WRITE] + [QueueFull]);
+refusals!(ImportRefusals = [JSON, WRITE] + [WorkspaceFull, QueueFull]);
 
 /// Imports a capture of another framework
 ///

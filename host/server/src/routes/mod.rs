@@ -1,5 +1,6 @@
 //! The routes, one module for each resource, and the table of them.
 
+mod accepted;
 mod actions;
 mod artifacts;
 mod audit;
@@ -26,6 +27,7 @@ mod output;
 mod page;
 mod pipeline;
 mod replay;
+mod run_logs;
 mod run_stream;
 mod runners;
 mod runs;
@@ -64,6 +66,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(runs::grant))
         .routes(routes!(runs::audit))
         .routes(routes!(runs::events))
+        .routes(routes!(run_logs::logs))
         .routes(routes!(evidence::evidence))
         .routes(routes!(replay::journal))
         .routes(routes!(replay::recording))

@@ -15,11 +15,20 @@ use crate::http::headers::{CROSS_ORIGIN_RESOURCE_POLICY, matches_etag};
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";
 
-/// The policy of every page. Pictures that need a key are shown as `data:`.
-pub(super) const POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
-     form-action 'none'; frame-ancestors 'none'",
-);
+/// The policy of every page, and more. Pictures that need a key are shown as `data:`.
+macro_rules! policy {
+    ($more:literal) => {
+        concat!(
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; ",
+            "form-action 'none'; frame-ancestors 'none'",
+            $more
+        )
+    };
+}
+pub(super) use policy;
+
+/// The policy of a page that needs no other.
+pub(super) const POLICY: HeaderValue = HeaderValue::from_static(policy!(""));
 
 /// A file of a page.
 pub(super) struct PageFile<'a> {
@@ -27,6 +36,8 @@ pub(super) struct PageFile<'a> {
     pub(super) bytes: Cow<'static, [u8]>,
     /// The tag of all files of the page: a page and a script of two versions do not go together.
     pub(super) etag: &'a str,
+    /// The `Content-Security-Policy` of the page.
+    pub(super) policy: HeaderValue,
 }
 
 /// The tag of the files of a page.
@@ -47,7 +58,7 @@ pub(super) fn respond(file: &PageFile<'_>, headers: &HeaderMap) -> Response {
     let always: [(HeaderName, HeaderValue); 5] = [
         // Asked for again each time: the next version of the host has another page.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, file.policy.clone()),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         (CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),

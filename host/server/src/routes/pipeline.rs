@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use agent_host_protocol::{EventId, Run, Scope, event::Envelope, grant::ConversationKey, message::ContentPart};
+use agent_host_protocol::{Scope, event::Envelope, grant::ConversationKey, message::ContentPart};
 use agent_host_runs::{PipelineQuery, inline_bytes};
 use axum::{http::StatusCode, response::Response};
-use serde::Serialize;
-use utoipa::ToSchema;
 
+use super::accepted::Accepted;
 use crate::{
     access::{ApiRequest, caller::Caller},
     agents::{media, read::SpooledFile},
@@ -17,29 +16,7 @@ use crate::{
     openapi::refusals,
 };
 
-/// A query that was taken.
-#[derive(Serialize, ToSchema)]
-struct AcceptedQuery {
-    /// The event that it became.
-    event_id: EventId,
-    /// The run that answers it: an `AgentRun` of LangBot, with `dialect=v1` a `Run`.
-    #[schema(value_type = Object)]
-    run: Run,
-}
-
-refusals!(
-    QueryRefusals = [JSON, WRITE]
-        + [
-            NotFound,
-            RunnerNotFound,
-            InvalidConfig,
-            IdempotencyConflict,
-            QueueFull,
-            MediaInvalid,
-            MediaTooLarge,
-            MediaUnavailable
-        ]
-);
+refusals!(QueryRefusals = [JSON, WRITE, BEGIN] + [IdempotencyConflict, MediaInvalid, MediaTooLarge, MediaUnavailable]);
 
 /// Takes a query of a chat pipeline
 ///
@@ -52,7 +29,7 @@ refusals!(
     ),
     request_body = PipelineQuery,
     responses(
-        (status = 202, description = "The event and its run.", body = AcceptedQuery, headers(
+        (status = 202, description = "The event and its run.", body = Accepted, headers(
             ("Location" = String, description = "The run."),
             ("Idempotency-Replayed" = Option<String>, description = "`true` if it was accepted before."),
         )),
@@ -73,9 +50,10 @@ pub(crate) async fn pipeline_query(mut request: ApiRequest) -> Result<Response, 
     // A client that follows the location gets the run in its own names.
     let names = if dialect.is_some() { "?dialect=langbot-4.11" } else { "" };
     let location = format!("/api/v1/runs/{}{names}", run.run_id);
-    let query = AcceptedQuery { event_id: accepted.event_id, run: Arc::unwrap_or_clone(run) };
+    let repeated = accepted.repeated;
+    let query = Accepted::query(accepted, Arc::unwrap_or_clone(run));
     let response = located(StatusCode::ACCEPTED, location, &query);
-    Ok(replayed(response, accepted.repeated))
+    Ok(replayed(response, repeated))
 }
 
 /// Bytes within a message become artifacts of its conversation.

@@ -94,7 +94,10 @@ struct ForkRequest {
     input: Option<String>,
 }
 
-refusals!(ForkRefusals = [JSON, WRITE] + [NotFound, NoJournal, InvalidConfig, RunnerNotFound, Conflict, QueueFull]);
+refusals!(
+    ForkRefusals = [JSON, WRITE]
+        + [WorkspaceFull, NotFound, NoJournal, InvalidConfig, RunnerNotFound, TokenBudgetExhausted, Conflict, QueueFull]
+);
 
 /// Makes a run that shares the first calls of another
 ///
@@ -107,7 +110,8 @@ pub(crate) async fn fork(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<R
     let limit = request.app.host.config().limits.http_body_bytes;
     let ForkRequest { at, config, input } = request.json(limit).await?;
     require_journal(&request.app, &request.caller, id).await?;
-    let run = request.app.host.fork(id, Fork { at, config, input }).await.map_err(Problem::of_field)?;
+    let charged_key = request.app.host.charged_key(&request.caller.0)?;
+    let run = request.app.host.fork(id, Fork { at, config, input, charged_key }).await.map_err(Problem::of_field)?;
     Ok(located(StatusCode::ACCEPTED, format!("/api/v1/runs/{}", run.run_id), &run))
 }
 

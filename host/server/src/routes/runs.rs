@@ -1,7 +1,7 @@
 //! Runs: found, shown, followed, called off.
 
 use agent_host_protocol::{EventId, Grant, Page, Run, RunEvent, RunId, RunStatus, RunnerId, Scope, context::RunContext};
-use agent_host_runs::{AuditRecord, Records, RunFilter};
+use agent_host_runs::{AuditRecord, ListedRun, Records, RunFilter};
 use axum::{http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -35,9 +35,10 @@ refusals!(ListRefusals = [InvalidCursor]);
         ("workspace_id" = Option<String>, Query, description = "Only runs of this workspace."),
         ("event_id" = Option<EventId>, Query, description = "Only runs that answer this event."),
         ("parent_run_id" = Option<RunId>, Query, description = "Only runs that this run has started."),
+        ("excerpts" = Option<bool>, Query, description = "With `true`, each run has the first words of its question and its answer."),
         PageParams,
     ),
-    responses((status = 200, description = "A page of runs.", body = Page<Run>), ListRefusals))]
+    responses((status = 200, description = "A page of runs.", body = Page<ListedRun>), ListRefusals))]
 pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
     request.caller.may(Scope::RunsRead)?;
     let query = &mut request.query;
@@ -50,6 +51,7 @@ pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
         event_id: query.parsed("event_id")?,
         parent_run_id: query.parsed("parent_run_id")?,
     };
+    let has_excerpts = query.parsed("excerpts")?.unwrap_or(false);
     let (cursor, limit) = query.page()?;
     if let Some(own) = &request.caller.0.workspace {
         let requested = filter.workspace_id.replace(own.clone());
@@ -57,6 +59,10 @@ pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
             // The caller sees no such runs.
             return Ok(whole_page(Vec::<Run>::new()));
         }
+    }
+    if has_excerpts {
+        let read = move |records: &Records| records.runs_with_excerpts(&filter, cursor.as_deref(), limit);
+        return Ok(json(StatusCode::OK, &request.app.read(read).await?));
     }
     let page = request.app.read(move |records| records.runs(&filter, cursor.as_deref(), limit)).await?;
     Ok(json(StatusCode::OK, &page))

@@ -118,7 +118,7 @@ async fn a_query_that_means_nothing_is_refused() {
 
     insta::assert_snapshot!(refused("limit=0").await, @"400 invalid_argument [limit]: `limit` must be a number from 1 to 100");
     insta::assert_snapshot!(refused("limit=many").await, @"400 invalid_argument [limit]: `limit` must be a number from 1 to 100");
-    insta::assert_snapshot!(refused("stauts=failed").await, @"400 invalid_argument [stauts]: `stauts` is not a query parameter here; there are: status, runner_id, binding_id, conversation_id, workspace_id, event_id, parent_run_id, cursor, limit");
+    insta::assert_snapshot!(refused("stauts=failed").await, @"400 invalid_argument [stauts]: `stauts` is not a query parameter here; there are: status, runner_id, binding_id, conversation_id, workspace_id, event_id, parent_run_id, excerpts, cursor, limit");
     insta::assert_snapshot!(refused("status=done").await, @"400 invalid_argument [status]: `status` must be one of: created, queued, dispatching, claimed, running, waiting, completed, failed, cancelled, timeout");
     insta::assert_snapshot!(refused("runner_id=echo").await, @"400 invalid_argument [runner_id]: `runner_id`: `echo` is not a runner id: write plugin:AUTHOR/PLUGIN/NAME, each of the three starting with a letter or digit and continuing with letters, digits, `.`, `_` or `-`, at most 64 characters");
     insta::assert_snapshot!(refused("event_id=1").await, @"400 invalid_argument [event_id]: `event_id`: `1` is not an id: ids are UUIDs as the host gave them, such as ID");

@@ -48,6 +48,7 @@ async fn a_client_that_waits_gets_runs_that_have_ended() {
     assert!(!answer.headers().contains_key("location"));
     let answer = json(answer).await;
     let run = &answer["runs"][0];
+    assert_eq!(answer["run_ids"], serde_json::json!([run["run_id"]]));
     assert_eq!(
         (&run["status"], &run["failure"]["code"], &run["output"]),
         (&"failed".into(), &"runner_not_found".into(), &Value::Null)

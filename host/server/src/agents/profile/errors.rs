@@ -191,7 +191,9 @@ impl Refusal {
             Some(details) => drop(refusal.params.insert("details".to_owned(), details)),
             None => {}
         }
-        refusal.passes = matches!(code, Code::SseConnectionLimit | Code::QueueFull | Code::Unavailable);
+        // The budget of a day does not come back in a second.
+        refusal.passes = matches!(code, Code::SseConnectionLimit | Code::QueueFull | Code::Unavailable)
+            && problem.code != "token_budget_exhausted";
         refusal
     }
 }

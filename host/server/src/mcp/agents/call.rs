@@ -141,7 +141,8 @@ async fn start(
     // The host puts what it knows of an artifact in its place.
     let named = |id: String| ArtifactRef { artifact_id: id, media_type: String::new(), name: None, size: None, sha256: None };
     envelope.input.attachments = attachments.into_iter().map(named).collect();
-    let run = AgentRun::new(&*agent.id, envelope);
+    let charged_key = host.charged_key(principal).map_err(refusal)?;
+    let run = AgentRun { charged_key, ..AgentRun::new(&*agent.id, envelope) };
     let accepted = host.begin_agent_run(run, None, &|_, _| Ok(Vec::new())).await.map_err(refusal)?;
     let run_id = accepted.runs.first().copied();
     let run_id = run_id.ok_or_else(|| ApiError::new(ErrorCode::RuntimeError, "the message was accepted without a run"))?;

@@ -10,7 +10,7 @@ mod resources;
 use std::{sync::Arc, time::Duration};
 
 use agent_host_protocol::{ApiError, ErrorCode, Principal};
-use agent_host_runs::{Agent, Host};
+use agent_host_runs::{Agent, Host, HostError};
 use axum::{extract::Request, response::Response};
 use rmcp::{
     RoleServer, ServerHandler,
@@ -137,11 +137,14 @@ impl ServerHandler for AgentServer {
             let message = format!("{MAX_CALLS} calls are under way, which is the most there may be: wait for one of them");
             return Ok(outcome::of_refusal(&ApiError::retryable(ErrorCode::RateLimited, message)).into());
         };
-        let agent = self
-            .shared
-            .host
-            .agent(&request.name)
-            .map_err(|error| outcome::protocol_error(&ApiError::new(ErrorCode::NotFound, error.to_string())))?;
+        self.shared.host.await_agent(&request.name).await;
+        let agent = match self.shared.host.agent(&request.name) {
+            Err(error @ HostError::RunnerCompiling(_)) => {
+                let refusal = ApiError::retryable(ErrorCode::RuntimeError, error.to_string());
+                return Ok(outcome::of_refusal(&refusal).into());
+            }
+            found => found.map_err(|error| outcome::protocol_error(&ApiError::new(ErrorCode::NotFound, error.to_string())))?,
+        };
         let arguments = request.arguments.unwrap_or_default();
         call::answer(&self.shared.host, &self.shared.principal, &agent, arguments, context).await.map(Into::into)
     }

@@ -90,19 +90,8 @@ struct TurnEntry {
 }
 
 refusals!(
-    StartRefusals = [JSON, WRITE]
-        + [
-            NotFound,
-            RunnerNotFound,
-            InvalidConfig,
-            ThreadForgotten,
-            TurnIdConflict,
-            TurnAlreadyActive,
-            Conflict,
-            QueueFull,
-            NotAcceptable,
-            TooManyStreams
-        ]
+    StartRefusals =
+        [JSON, WRITE, BEGIN] + [ThreadForgotten, TurnIdConflict, TurnAlreadyActive, Conflict, NotAcceptable, TooManyStreams]
 );
 
 /// Starts a turn
@@ -141,6 +130,7 @@ pub(crate) async fn start(Path(id): Path<String>, mut request: ApiRequest) -> Re
     if turn.input.text.is_empty() && turn.input.attachments.is_empty() {
         return Err(Problem::invalid("input", "`input` has a text or an attachment"));
     }
+    request.app.host.await_agent(&turn.agent).await;
     request.app.host.agent(&turn.agent)?;
     let key = name.conversation();
     let (threads, found) = (request.app.host.threads(), name.clone());
@@ -212,7 +202,8 @@ async fn begin(app: &App, caller: &Caller, name: &ThreadName, turn: StartTurn) -
         kept.insert("client".to_owned(), Value::Object(metadata));
     }
     let busy = if queue_if_busy { BusyThread::Queue } else { BusyThread::Reject };
-    let run = AgentRun { busy, metadata: kept, ..AgentRun::new(agent, envelope) };
+    let charged_key = host.charged_key(&caller.0)?;
+    let run = AgentRun { busy, metadata: kept, charged_key, ..AgentRun::new(agent, envelope) };
     let idempotency =
         entry.as_ref().map(|key| Idempotency { key: key.clone(), body_hash: Sha256::digest(body.as_bytes()).into() });
     let entries = |_: EventId, runs: &[RunId]| -> Result<Vec<EntryWrite>, HostError> {

@@ -1,0 +1,173 @@
+//! The listener for hosts alone.
+
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use agent_host_runs::secret::Secret;
+use axum::{
+    Router,
+    body::{Body, Bytes, HttpBody},
+    extract::{Request, State},
+    http::{HeaderMap, header},
+    response::{IntoResponse, Response},
+};
+use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::Semaphore,
+};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tower::ServiceExt;
+
+use super::{
+    handshake::{self, HandshakeError},
+    owner::{Owner, OwnerWatch},
+};
+use crate::http::{
+    Problem, ProblemCode,
+    connections::{ConnectionCheck, Peer, complain},
+    forwarded::{self, ForwardedRequest},
+    paced_stream::PacedStream,
+};
+
+/// A host proves itself within this time.
+const PROOF_TIME: Duration = Duration::from_secs(3);
+/// Connections that prove themselves at the same time; others are closed, and the other host tries again.
+const PROVING_AT_ONCE: usize = 64;
+/// A client that is refused has so long to read it.
+const REFUSAL: Duration = Duration::from_secs(1);
+
+/// The judgement of new connections: those of hosts with the secret are let in.
+pub(crate) fn connection_check(secret: Arc<Secret>) -> ConnectionCheck {
+    let places = Arc::new(Semaphore::new(PROVING_AT_ONCE));
+    let complained = Arc::new(Mutex::new(None::<Instant>));
+    Arc::new(move |mut stream, peer| {
+        let (secret, places, complained) = (Arc::clone(&secret), Arc::clone(&places), Arc::clone(&complained));
+        Box::pin(async move {
+            let _place = places.try_acquire().ok()?;
+            let proved = tokio::time::timeout(PROOF_TIME, handshake::demand(&mut stream, &secret)).await;
+            match proved {
+                Ok(Ok(())) => Some(stream),
+                Ok(Err(error)) => {
+                    log_refusal(&complained, peer, &error);
+                    if matches!(error, HandshakeError::NoHost) {
+                        drop(tokio::time::timeout(REFUSAL, refuse(&mut stream)).await);
+                    }
+                    None
+                }
+                Err(_late) => None,
+            }
+        })
+    })
+}
+
+fn log_refusal(complained: &Mutex<Option<Instant>>, peer: SocketAddr, error: &HandshakeError) {
+    if let HandshakeError::Io(error) = error {
+        tracing::debug!(%peer, %error, "a connection to the listener for hosts broke off");
+        return;
+    }
+    complain(&mut complained.lock(), || {
+        tracing::warn!(%peer, %error, "a connection to the listener for hosts is refused: it is none of a host with the cluster's secret");
+    });
+}
+
+/// Tells a client of HTTP that this is the wrong address. Closed with unread bytes, the connection would be reset, and the client would
+/// not see it.
+async fn refuse(stream: &mut PacedStream) -> std::io::Result<()> {
+    let problem = Problem::new(
+        ProblemCode::Forbidden,
+        "this is the listener for the other hosts of the cluster: clients send their requests to [server] listen",
+    );
+    let body = problem.to_json();
+    let answer = format!(
+        "HTTP/1.1 403 Forbidden\r\ncontent-type: application/problem+json\r\ncache-control: no-store\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await?;
+    let mut unread = [0; 1024];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
+}
+
+/// The answers to requests of other hosts.
+#[derive(Clone)]
+pub(crate) struct HostRoutes {
+    pub(crate) owner: OwnerWatch,
+    /// Cancelled when the active host begins to end: streams of other hosts break off and go on at the next active host.
+    pub(crate) leaving: CancellationToken,
+}
+
+impl HostRoutes {
+    pub(crate) fn router(self) -> Router {
+        Router::new().fallback(answer).with_state(self)
+    }
+}
+
+async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Response {
+    let Some(forwarded) = ForwardedRequest::take(request.headers_mut()) else {
+        let detail =
+            "a host that forwards a request says of which client it is, and this one does not: give all hosts one version";
+        return Problem::new(ProblemCode::Forbidden, detail).into_response();
+    };
+    let Owner::Here(router) = routes.owner.now() else { return moved() };
+    if routes.leaving.is_cancelled() {
+        return moved();
+    }
+    request.extensions_mut().insert(Peer(forwarded.client));
+    request.extensions_mut().insert(forwarded);
+    let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+    if is_event_stream(response.headers()) {
+        response.map(|body| Body::new(UntilLeaving { body, left: Box::pin(routes.leaving.cancelled_owned()) }))
+    } else {
+        response
+    }
+}
+
+/// The answer of a host that is asked as the active one and is not. It forwards nothing itself.
+fn moved() -> Response {
+    let detail =
+        "this host was asked as the active one, and is not: the ledger is being taken over; send the request again in a moment";
+    let mut response = Problem::new(ProblemCode::PartitionMoving, detail).into_response();
+    forwarded::mark_moved(response.headers_mut());
+    response
+}
+
+/// True for an answer of server-sent events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// A stream of events for another host. It breaks off when this host begins to end, and so differs from a stream that has come to its
+/// end.
+struct UntilLeaving {
+    body: Body,
+    left: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl HttpBody for UntilLeaving {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.left.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err(axum::Error::new("the host ends"))));
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
