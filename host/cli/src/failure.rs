@@ -3,7 +3,7 @@
 use std::io;
 
 use agent_host_config::ConfigError;
-use agent_host_ledger::{BackupError, LedgerError, OpenError};
+use agent_host_ledger::{BackupError, ClusterError, LedgerError, OpenError};
 use agent_host_protocol::ApiError;
 use agent_host_runs::{HostError, RecordingError, ReplayError, StartError, ThreadError, knowledge_bases::KnowledgeError};
 use agent_host_server::{BindError, ServeError};
@@ -60,12 +60,16 @@ fn code_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a str> 
         return Some(match error {
             StartError::Config(_) => "invalid_config",
             StartError::Ledger(error) => open_code(error),
+            StartError::InCluster | StartError::Password(_) => "cluster",
             StartError::Knowledge(error) => knowledge_code(error),
             _ => "start_failed",
         });
     }
     if let Some(error) = cause.downcast_ref::<OpenError>() {
         return Some(open_code(error));
+    }
+    if cause.is::<ClusterError>() {
+        return Some("cluster");
     }
     if let Some(error) = cause.downcast_ref::<BackupError>() {
         return Some(match error {
@@ -141,6 +145,7 @@ const fn open_code(error: &OpenError) -> &'static str {
         OpenError::AlreadyOpen { .. } => "ledger_in_use",
         OpenError::NoLedger { .. } => "no_ledger",
         OpenError::NewerFormat { .. } => "newer_ledger",
+        OpenError::Cluster(_) => "cluster",
         _ => "ledger",
     }
 }

@@ -57,6 +57,10 @@ fn main() -> ExitCode {
         let arguments: Vec<_> = std::env::args_os().skip(2).collect();
         return agent_host_sandbox::compile(&arguments);
     }
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == agent_host_runs::knowledge_bases::DOCUMENT_READER) {
+        let arguments: Vec<_> = std::env::args_os().skip(2).collect();
+        return agent_host_runs::knowledge_bases::read_document(&arguments);
+    }
     allocator::keep_freed_memory();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -30,6 +30,11 @@ pub(crate) fn resolve(name: &str, plugins: &[PluginReport]) -> Result<RunnerId, 
     }
 }
 
+/// True if `name` can mean this runner.
+pub(crate) fn can_mean(name: &str, id: &RunnerId) -> bool {
+    is_end(id.as_str(), name) || is_end(id.plugin(), name)
+}
+
 /// True if `end` is a suffix of `id` at a `/` or `:`.
 fn is_end(id: &str, end: &str) -> bool {
     id.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with(['/', ':']))

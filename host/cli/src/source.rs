@@ -4,8 +4,8 @@ use std::{path::Path, sync::Arc};
 
 use agent_host_config::Config;
 use agent_host_ledger::{GroupBy, Ledger, OpenError, Options, RunFilter, Statistics, StatisticsQuery};
-use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, limits::MAX_PAGE};
-use agent_host_runs::{JournaledCall, Recording};
+use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, RunLogPage, limits::MAX_PAGE};
+use agent_host_runs::{JournaledCall, ListedRun, Recording, with_excerpts};
 use serde_json::{Value, value::RawValue};
 
 use crate::{client::Client, failure::Failure, settings::ledger_dir, text::member};
@@ -38,10 +38,10 @@ impl Source {
         }
     }
 
-    /// A page of runs, newest first.
-    pub(crate) async fn runs(&self, filter: &RunFilter, cursor: Option<&str>, limit: u32) -> anyhow::Result<Page<Run>> {
+    /// A page of runs, newest first, each with the beginnings of what it was asked and answered.
+    pub(crate) async fn runs(&self, filter: &RunFilter, cursor: Option<&str>, limit: u32) -> anyhow::Result<Page<ListedRun>> {
         match self {
-            Self::Ledger(ledger) => Ok(ledger.runs_page(filter, cursor, limit)?),
+            Self::Ledger(ledger) => Ok(with_excerpts(ledger, ledger.runs_page(filter, cursor, limit)?)?),
             Self::Server(client) => {
                 let query = [
                     ("status", filter.status.map(|status| status.to_string())),
@@ -51,6 +51,7 @@ impl Source {
                     ("workspace_id", filter.workspace_id.clone()),
                     ("event_id", filter.event_id.map(|id| id.to_string())),
                     ("parent_run_id", filter.parent_run_id.map(|id| id.to_string())),
+                    ("excerpts", Some("true".to_owned())),
                     ("cursor", cursor.map(ToOwned::to_owned)),
                     ("limit", Some(limit.to_string())),
                 ];
@@ -137,6 +138,23 @@ impl Source {
             cursor = page.next_cursor.filter(|_| page.has_more);
             if cursor.is_none() {
                 return Ok(calls);
+            }
+        }
+    }
+
+    /// A page of the kept log of a run.
+    pub(crate) async fn run_log(
+        &self,
+        config: &Config,
+        id: RunId,
+        after: Option<&str>,
+        limit: u32,
+    ) -> anyhow::Result<RunLogPage> {
+        match self {
+            Self::Ledger(_) => Ok(agent_host_runs::kept_run_log(&config.data_dir, id, after, limit)?),
+            Self::Server(client) => {
+                let query = [("after", after.map(ToOwned::to_owned)), ("limit", Some(limit.to_string()))];
+                Ok(client.get(&format!("api/v1/runs/{id}/logs"), &query).await?)
             }
         }
     }

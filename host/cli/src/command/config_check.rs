@@ -13,7 +13,7 @@ use super::runners;
 use crate::{failure::Failure, output::Output, settings::Settings};
 
 /// Keys of `[server]`, which the configuration has at its top.
-const SERVER: [&str; 6] = ["listen", "loopback_without_key", "cors_origins", "data_dir", "plugins_dir", "backup_dir"];
+const SERVER: [&str; 7] = ["listen", "loopback_without_key", "cors_origins", "data_dir", "plugins_dir", "backup_dir", "ledger"];
 
 /// The outcome of a check.
 #[derive(Debug, Serialize)]
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_values_in_effect_are_a_configuration_with_every_section() {
         let config = config(
-            "[server]\nlisten = \"127.0.0.1:1\"\n[[webhooks]]\nname = \"w\"\nurl = \"https://h.example/r\"\nsecret = { env = \"W\" }\n\
+            "[server]\nlisten = \"127.0.0.1:1\"\nledger = \"postgres://h.example/d\"\n[cluster]\nadvertise = \"h:1\"\n[[webhooks]]\nname = \"w\"\nurl = \"https://h.example/r\"\nsecret = { env = \"W\" }\n\
              [[schedules]]\nid = \"s\"\nevery_ms = 60000\nevent = { event_type = \"tick\" }\n",
         );
         let shown = effective(&config).unwrap();

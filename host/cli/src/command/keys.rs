@@ -30,7 +30,8 @@ pub(crate) enum Keys {
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  \
     agent-host keys create --scope admin\n  \
-    agent-host keys create --name chat --scope events:write --scope runs:read --workspace acme --expires-in 90d\n\n\
+    agent-host keys create --name chat --scope events:write --scope runs:read --workspace acme --expires-in 90d \\\n      \
+        --requests-per-minute 60 --tokens-per-day 200000\n\n\
     Scopes: events:write, runs:read, runs:control, runs:execute, actions:respond, on_behalf_of, admin (all of them).")]
 pub(crate) struct Create {
     #[command(flatten)]
@@ -47,6 +48,12 @@ pub(crate) struct Create {
     /// Validity, such as 30m, 12h or 90d
     #[arg(long, value_name = "DURATION", value_parser = milliseconds)]
     expires_in: Option<u64>,
+    /// Most requests in a minute
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    requests_per_minute: Option<u32>,
+    /// Most tokens of models that runs for the key use on a day (UTC)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    tokens_per_day: Option<u64>,
 }
 
 /// List keys, the oldest first; no secret is shown
@@ -127,6 +134,17 @@ impl KeyStore {
         if let Some(url) = &server.url {
             return Ok(Self::Server(Client::new(url)?));
         }
+        if let Some(cluster) = config.cluster.as_ref() {
+            let ledger = super::standby::take_now(config).await?.ok_or_else(|| {
+                let message = format!(
+                    "a host of the cluster is active: name it with --server, or stop the hosts first (this one is {})",
+                    cluster.advertise
+                );
+                Failure::new("ledger_in_use", message)
+            })?;
+            let keys = KeyRing::open(&ledger)?;
+            return Ok(Self::Ledger(ledger, keys));
+        }
         let dir = ledger_dir(config);
         let opened = match which {
             Ledger::Existing => source::open_existing(&dir),
@@ -156,6 +174,29 @@ fn operator() -> Principal {
     Principal { name: "operator".to_owned(), ..Principal::loopback() }
 }
 
+/// Makes the first key of a host that does not run, with all rights; gives the key itself.
+pub(super) async fn create_admin(config: &Config) -> anyhow::Result<String> {
+    match KeyStore::open(config, &Server { url: None }, Ledger::NewOrExisting).await? {
+        KeyStore::Server(client) => {
+            let message = format!("{} has the data directory and runs: make a key with `agent-host keys create`", client.url());
+            Err(Failure::new("ledger_in_use", message).into())
+        }
+        KeyStore::Ledger(ledger, keys) => {
+            let new_key = NewKey {
+                name: "first".to_owned(),
+                scopes: BTreeSet::from([Scope::Admin]),
+                workspace: None,
+                expires_in_ms: None,
+                requests_per_minute: None,
+                tokens_per_day: None,
+            };
+            let (_, token) = keys.create(&ledger, &operator(), new_key).await?;
+            ledger.close().await?;
+            Ok(token)
+        }
+    }
+}
+
 impl Create {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
         let scopes: BTreeSet<Scope> = self.scopes.into_iter().collect();
@@ -167,6 +208,8 @@ impl Create {
                     ("scopes", Some(json!(scopes))),
                     ("workspace", self.workspace.map(Value::from)),
                     ("expires_in_ms", self.expires_in.map(Value::from)),
+                    ("requests_per_minute", self.requests_per_minute.map(Value::from)),
+                    ("tokens_per_day", self.tokens_per_day.map(Value::from)),
                 ];
                 let new_key: Map<String, Value> =
                     new_key.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
@@ -174,7 +217,14 @@ impl Create {
                 (created.key, created.token)
             }
             KeyStore::Ledger(ledger, keys) => {
-                let new_key = NewKey { name, scopes, workspace: self.workspace, expires_in_ms: self.expires_in };
+                let new_key = NewKey {
+                    name,
+                    scopes,
+                    workspace: self.workspace,
+                    expires_in_ms: self.expires_in,
+                    requests_per_minute: self.requests_per_minute,
+                    tokens_per_day: self.tokens_per_day,
+                };
                 let created = keys.create(&ledger, &operator(), new_key).await?;
                 ledger.close().await?;
                 created
@@ -220,7 +270,7 @@ fn table_of(keys: &[Key], now: time::Timestamp) -> StyledText {
     if keys.is_empty() {
         return "there is no key: agent-host keys create --scope admin\n".into();
     }
-    let mut table = Table::new(["ID", "NAME", "SCOPES", "WORKSPACE", "CREATED", "STATE"]);
+    let mut table = Table::new(["ID", "NAME", "SCOPES", "WORKSPACE", "LIMITS", "CREATED", "STATE"]);
     for key in keys {
         let state = match (key.revoked_at, key.expires_at) {
             (Some(at), _) => format!("revoked {}", time::display(at)),
@@ -230,9 +280,18 @@ fn table_of(keys: &[Key], now: time::Timestamp) -> StyledText {
         };
         let scopes: Vec<_> = key.scopes.iter().map(|scope| scope.as_str()).collect();
         let workspace = key.workspace.clone().unwrap_or_else(|| "all".to_owned());
-        table.row([key.key_id.clone(), key.name.clone(), scopes.join(" "), workspace, time::display(key.created_at), state]);
+        let created = time::display(key.created_at);
+        table.row([key.key_id.clone(), key.name.clone(), scopes.join(" "), workspace, limits_of(key), created, state]);
     }
     table.render()
+}
+
+/// The limits of a key, such as `60 requests/min, 1200 of 5000 tokens today`.
+fn limits_of(key: &Key) -> String {
+    let requests = key.requests_per_minute.map(|limit| format!("{limit} requests/min"));
+    let tokens = key.tokens_per_day.map(|limit| format!("{} of {limit} tokens today", key.tokens_today.unwrap_or(0)));
+    let limits: Vec<_> = requests.into_iter().chain(tokens).collect();
+    if limits.is_empty() { "-".to_owned() } else { limits.join(", ") }
 }
 
 impl Revoke {
@@ -274,6 +333,9 @@ mod tests {
             created_at: 0,
             expires_at,
             revoked_at,
+            requests_per_minute: None,
+            tokens_per_day: None,
+            tokens_today: None,
         };
         let keys = [key("a", None, None), key("b", Some(5), None), key("c", Some(50), None), key("d", None, Some(1))];
         let table = table_of(&keys, 10).to_string();
@@ -281,5 +343,9 @@ mod tests {
         let states: Vec<_> = table.lines().skip(1).map(state).collect();
         assert_eq!(states, [Some("good"), Some("expired"), Some("good until"), Some("revoked")], "{table}");
         assert!(table_of(&[], 0).to_string().contains("keys create"));
+        let limited =
+            Key { requests_per_minute: Some(60), tokens_per_day: Some(5000), tokens_today: Some(1200), ..key("e", None, None) };
+        let table = table_of(&[limited], 10).to_string();
+        assert!(table.contains("60 requests/min, 1200 of 5000 tokens today"), "{table}");
     }
 }

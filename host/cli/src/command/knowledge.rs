@@ -116,7 +116,7 @@ fn metadata_of(pairs: Vec<(String, Value)>) -> Map<String, Value> {
 
 impl KnowledgeCommand {
     pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
-        let knowledge = agent_host_runs::knowledge(config)?;
+        let knowledge = agent_host_runs::knowledge(config)?.with_reader(super::compiler());
         match self {
             Self::Add(add) => add.execute(&knowledge, output).await,
             Self::List(list) => list.execute(&knowledge, output),

@@ -11,6 +11,7 @@ use std::{
 use agent_host_config::Config;
 use agent_host_ledger::{
     BackupError, BackupManifest, CheckReport, ExportReport, JournalStats, OpenError, RestoreReport, SalvageReport, Stats,
+    WorkspaceUsage,
 };
 use agent_host_protocol::time;
 use agent_host_runs::BackupReport;
@@ -150,6 +151,7 @@ fn stats(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
         "parked_runs": stats.parked_runs,
         "active_in_memory": stats.active_in_memory,
         "journal": stats.journal,
+        "workspaces": stats.workspaces,
         "tables": stats.tables,
     });
     output.result(&value, || stats_text(dir, &stats))?;
@@ -169,7 +171,18 @@ fn stats_text(dir: &Path, stats: &Stats) -> StyledText {
         ("in memory", format!("{} runs", stats.active_in_memory)),
         ("journals", journals_text(&stats.journal)),
     ]);
-    StyledText::from(format!("{fields}\n")) + table.render()
+    let workspaces = if stats.workspaces.is_empty() { StyledText::default() } else { workspaces_text(&stats.workspaces) };
+    StyledText::from(format!("{fields}\n")) + table.render() + workspaces
+}
+
+/// The workspaces that keep most.
+fn workspaces_text(workspaces: &[WorkspaceUsage]) -> StyledText {
+    let mut table = Table::new(["WORKSPACE", "KEEPS"]);
+    for WorkspaceUsage { workspace, bytes } in workspaces {
+        let name = if workspace.is_empty() { "(none)" } else { workspace };
+        table.row([name.to_owned(), text::bytes(*bytes)]);
+    }
+    StyledText::from("\n".to_owned()) + table.render()
 }
 
 fn journals_text(journal: &JournalStats) -> String {

@@ -3,6 +3,7 @@
 mod action_text;
 mod actions;
 mod backend;
+mod cluster;
 mod completions;
 mod config;
 mod config_check;
@@ -16,25 +17,32 @@ mod failure_text;
 mod fork;
 #[cfg(target_os = "linux")]
 pub(crate) mod harness;
+mod health;
 mod import;
+mod init;
+mod init_files;
 mod inspect;
 mod journal_text;
 mod keys;
 mod knowledge;
 mod ledger;
+mod man;
 mod mcp_bridge;
 mod open_actions;
 mod openapi;
 mod plugin_text;
+mod plugins;
 mod replay;
 mod run;
 mod run_host;
+mod run_logs;
 mod run_text;
 mod runners;
 mod runs;
 mod schedules;
 mod serve;
 mod show_run;
+mod standby;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -63,10 +71,13 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Init(init::Init),
     Serve(serve::Serve),
     Run(Box<run::Run>),
     Runners(runners::Runners),
     Inspect(inspect::Inspect),
+    #[command(subcommand)]
+    Plugins(plugins::Plugins),
     #[command(subcommand)]
     Runs(runs::Runs),
     #[command(subcommand)]
@@ -94,6 +105,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Ledger(ledger::LedgerCommand),
     #[command(subcommand)]
+    Cluster(cluster::Cluster),
+    #[command(subcommand)]
     Knowledge(knowledge::KnowledgeCommand),
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -103,6 +116,8 @@ pub(crate) enum Command {
     #[command(name = "openapi")]
     OpenApi(openapi::OpenApi),
     Completions(completions::Completions),
+    Man(man::Man),
+    Health(health::Health),
 }
 
 /// Does what the command line says.
@@ -111,18 +126,22 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
     // Commands without a configuration must not fail because of one.
     match &cli.command {
         Command::Completions(args) => return args.execute(),
+        Command::Man(args) => return args.execute(),
         Command::OpenApi(args) => return args.execute(),
         Command::Conformance(args) => return args.execute(output),
         Command::McpBridge(args) => return args.execute().await,
+        Command::Init(args) => return args.execute(output).await,
         _ => {}
     }
     let settings = Settings::load(&cli.global)?;
     client::use_key(cli.global.key.clone())?;
     match cli.command {
+        Command::Init(args) => args.execute(output).await,
         Command::Serve(args) => args.execute(settings.config, cli.global, output).await,
         Command::Run(args) => args.execute(settings.config, output).await,
         Command::Runners(args) => args.execute(&settings.config, output).await,
         Command::Inspect(args) => args.execute(&settings.config, output).await,
+        Command::Plugins(command) => command.execute(settings.config, output).await,
         Command::Evidence(command) => command.execute(&settings.config, output).await,
         Command::Replay(args) => args.execute(&settings.config, output).await,
         Command::Fork(args) => args.execute(&settings.config, output).await,
@@ -139,17 +158,20 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::DeadLetters(command) => command.execute(&settings.config, output).await,
         Command::Keys(command) => command.execute(&settings.config, output).await,
         Command::Ledger(command) => command.execute(&settings.config, output).await,
+        Command::Cluster(command) => command.execute(&settings.config, output).await,
         Command::Knowledge(command) => command.execute(&settings.config, output).await,
         Command::Config(command) => command.execute(&settings, output).await,
         Command::Statistics(args) => args.execute(&settings.config, output).await,
         Command::Completions(args) => args.execute(),
+        Command::Man(args) => args.execute(),
+        Command::Health(args) => args.execute(&settings.config, output).await,
         Command::OpenApi(args) => args.execute(),
         Command::Conformance(args) => args.execute(output),
         Command::McpBridge(args) => args.execute().await,
     }
 }
 
-/// The program whose processes compile components: this one, even if its file was replaced meanwhile.
+/// The program whose processes compile components and read documents: this one, even if its file was replaced meanwhile.
 fn compiler() -> Option<PathBuf> {
     if cfg!(target_os = "linux") { Some("/proc/self/exe".into()) } else { std::env::current_exe().ok() }
 }

@@ -27,6 +27,25 @@ pub(crate) fn table(plugins: &[PluginReport]) -> StyledText {
             table.row(row(runner.id.to_string(), runner.version.to_string()));
         }
     }
+    with_refusals(table, plugins)
+}
+
+/// All plugins, one row each: compiled now, or from the cache; then, for each refused file, why and what to do.
+pub(crate) fn compiled(plugins: &[PluginReport]) -> StyledText {
+    let mut table = Table::new(["FILE", "STATUS", "CODE", "TOOK", "SIZE"]);
+    for plugin in plugins {
+        let code = match plugin.status {
+            PluginStatus::Refused => "-",
+            _ if plugin.from_cache => "there already",
+            _ => "compiled",
+        };
+        let took = plugin.load_ms.map_or_else(|| "-".to_owned(), duration_ms);
+        table.row([plugin.file.clone(), status(plugin).to_owned(), code.to_owned(), took, bytes(plugin.size_bytes)]);
+    }
+    with_refusals(table, plugins)
+}
+
+fn with_refusals(table: Table, plugins: &[PluginReport]) -> StyledText {
     let mut output = table.render();
     for plugin in plugins {
         if let Some(refusal) = &plugin.refusal {
@@ -194,6 +213,24 @@ mod tests {
         FILE       STATUS   RUNNER                          VERSION  SIZE
         echo.wasm  ready    plugin:agent-host/echo/default  0.1.0    128.4 KiB
         bad.wasm   refused  -                               -        128.4 KiB
+
+        bad.wasm
+          unknown_import: it imports what the host does not have
+          fix: build it without sockets
+          agent-host:runner/log@1.0.0  provided
+          wasi:sockets/tcp@0.2.0       unknown to this host
+                                       fix: remove the import
+        ");
+    }
+
+    #[test]
+    fn compiled_plugins_are_a_table_with_the_origin_of_their_code() {
+        let cached = plugin(json!({ "file": "b.wasm", "from_cache": true, "load_ms": 12 }));
+        insta::assert_snapshot!(compiled(&[echo(), cached, refused_plugin()]), @r"
+        FILE       STATUS   CODE           TOOK    SIZE
+        echo.wasm  ready    compiled       340 ms  128.4 KiB
+        b.wasm     ready    there already  12 ms   128.4 KiB
+        bad.wasm   refused  -              -       128.4 KiB
 
         bad.wasm
           unknown_import: it imports what the host does not have

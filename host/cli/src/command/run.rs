@@ -29,7 +29,7 @@ use crate::{
     failure::Failure,
     output::Output,
     progress::Progress,
-    resolve::resolve,
+    resolve::{can_mean, resolve},
     signals::{INTERRUPTED, Signals},
 };
 
@@ -105,6 +105,8 @@ impl Run {
                 return Ok(exit_code_of(&run, output));
             }
             refuse_executors(&config, binding)?;
+        } else if let Some(client) = Client::local(&config).await? {
+            return Err(self.served(&config, client.url()).into());
         }
         let progress = Progress::spinner(output, "opening the ledger and loading plugins");
         let host = tokio::select! {
@@ -140,6 +142,21 @@ impl Run {
 
     fn deadline_ms(&self) -> Option<u64> {
         self.timeout.map(|seconds| seconds * 1000)
+    }
+
+    /// The refusal to run a runner without a binding beside the host that has the data directory.
+    fn served(&self, config: &Config, url: &str) -> Failure {
+        let name = self.runner.as_deref().unwrap_or_default();
+        let binding = match config.bindings.iter().find(|binding| can_mean(name, &binding.runner)) {
+            Some(binding) => format!("`agent-host run --binding {} TEXT` sends the message to it", binding.id),
+            None => {
+                "give the runner a binding in agent-host.toml, and `agent-host run --binding ID TEXT` sends the message to it"
+                    .to_owned()
+            }
+        };
+        let message =
+            format!("a host has this data directory ({url}): {binding}; or try the runner apart from it, with `--data-dir DIR`");
+        Failure::new("ledger_in_use", message)
     }
 
     /// Starts a run of the runner, without a binding.

@@ -1,6 +1,7 @@
 //! Runs as people read them.
 
 use agent_host_protocol::{Page, Run, run::ModelUsage, time};
+use agent_host_runs::ListedRun;
 
 use super::failure_text;
 use crate::{
@@ -9,15 +10,21 @@ use crate::{
     text,
 };
 
+/// Cells of a question or an answer in a table.
+const EXCERPT: usize = 32;
+
 /// A page of runs, one row each.
-pub(crate) fn table(page: &Page<Run>) -> StyledText {
-    let mut table = Table::new(["RUN", "STATUS", "BINDING", "RUNNER", "CONVERSATION", "CREATED", "TOOK", "REASON"]);
-    for run in &page.items {
+pub(crate) fn table(page: &Page<ListedRun>) -> StyledText {
+    let heading = ["RUN", "STATUS", "BINDING", "QUESTION", "ANSWER", "CONVERSATION", "CREATED", "TOOK", "REASON"];
+    let mut table = Table::new(heading);
+    let excerpt = |text: &Option<String>| text.as_ref().map_or_else(|| "-".to_owned(), |text| text::one_line(text, EXCERPT));
+    for ListedRun { run, question, answer } in &page.items {
         table.row([
             run.run_id.to_string(),
             run.status.to_string(),
             run.binding_id.clone(),
-            run.runner_id.to_string(),
+            excerpt(question),
+            excerpt(answer),
             run.conversation_id.clone().unwrap_or_else(|| "-".to_owned()),
             time::display(run.created_at),
             took(run).unwrap_or_else(|| "-".to_owned()),
@@ -131,10 +138,17 @@ mod tests {
 
     #[test]
     fn runs_are_a_table() {
-        let page = Page { items: vec![run()], next_cursor: Some("c1".to_owned()), prev_cursor: None, has_more: true };
+        let listed = |question: &str, answer: Option<&str>| ListedRun {
+            question: Some(question.to_owned()),
+            answer: answer.map(ToOwned::to_owned),
+            ..run().into()
+        };
+        let items = vec![listed("how many sheep are there on the meadow now?", None), listed("你好", Some("three"))];
+        let page = Page { items, next_cursor: Some("c1".to_owned()), prev_cursor: None, has_more: true };
         insta::assert_snapshot!(table(&page), @r"
-        RUN                                   STATUS  BINDING  RUNNER                          CONVERSATION  CREATED                   TOOK   REASON
-        01890a5d-ac96-774b-bcce-b302099a8057  failed  main     plugin:agent-host/echo/default  -             2023-11-14T22:13:20.123Z  2.5 s  runner.trapped
+        RUN                                   STATUS  BINDING  QUESTION                           ANSWER  CONVERSATION  CREATED                   TOOK   REASON
+        01890a5d-ac96-774b-bcce-b302099a8057  failed  main     how many sheep are there on the …  -       -             2023-11-14T22:13:20.123Z  2.5 s  runner.trapped
+        01890a5d-ac96-774b-bcce-b302099a8057  failed  main     你好                               three   -             2023-11-14T22:13:20.123Z  2.5 s  runner.trapped
         more: --cursor c1
         ");
     }

@@ -70,10 +70,26 @@ fn externals(installed: &InstalledRunners) -> StyledText {
 
 /// The content of the plugins directory, and the runners of executors that the configuration names.
 pub(super) async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<InstalledRunners> {
+    // Compiled code of a host is used; without a host's directory, none is made.
+    let plugins = inspect_plugins(config, Some(code_dir(config)).filter(|dir| dir.is_dir()), output).await?;
+    let ready = plugins.iter().filter(|plugin| plugin.status == PluginStatus::Ready);
+    let mut runners: Vec<RunnerManifest> = ready.flat_map(|plugin| plugin.runners.clone()).collect();
+    let externals: Vec<RunnerManifest> = config.external_manifests();
+    let external: Vec<RunnerId> = externals.iter().map(|manifest| manifest.id.clone()).collect();
+    runners.retain(|runner| !external.contains(&runner.id));
+    runners.extend(externals);
+    Ok(InstalledRunners { plugins, runners, external, bindings: Vec::new() })
+}
+
+/// The files of the plugins directory as admission sees them, by name. Code that is compiled goes into `code_cache`.
+pub(super) async fn inspect_plugins(
+    config: &Config,
+    code_cache: Option<PathBuf>,
+    output: Output,
+) -> anyhow::Result<Vec<PluginReport>> {
     let files = components(config)?;
-    // One instance is enough to read manifests. Compiled code of a host is used; without a host's directory, none is made.
+    // One instance is enough to read manifests; the size of the pool is not in the code.
     let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
-    let code_cache = Some(code_dir(config)).filter(|dir| dir.is_dir());
     let sandbox = Options { limits, code_cache, compiler: super::compiler(), components: None }.build()?;
     let progress = Progress::bar(output, "compiling", files.len() as u64);
     let mut plugins = Vec::with_capacity(files.len());
@@ -83,13 +99,7 @@ pub(super) async fn inspect_all(config: &Config, output: Output) -> anyhow::Resu
         progress.done(done as u64 + 1);
     }
     refuse_duplicates(&mut plugins);
-    let ready = plugins.iter().filter(|plugin| plugin.status == PluginStatus::Ready);
-    let mut runners: Vec<RunnerManifest> = ready.flat_map(|plugin| plugin.runners.clone()).collect();
-    let externals: Vec<RunnerManifest> = config.external_manifests();
-    let external: Vec<RunnerId> = externals.iter().map(|manifest| manifest.id.clone()).collect();
-    runners.retain(|runner| !external.contains(&runner.id));
-    runners.extend(externals);
-    Ok(InstalledRunners { plugins, runners, external, bindings: Vec::new() })
+    Ok(plugins)
 }
 
 /// The files of the plugins directory that the host would load, by name.

@@ -5,12 +5,13 @@ use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
 use agent_host_config::Config;
 use agent_host_ledger::{Ledger, RunFilter};
 use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, RunStatus, RunnerId, limits::MAX_PAGE};
+use agent_host_runs::ListedRun;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use futures_util::StreamExt;
 use serde_json::{json, value::RawValue};
 
-use super::{actions, create, event_text, journal_text, run_text};
+use super::{actions, create, event_text, journal_text, run_logs, run_text};
 use crate::{client::Client, output::Output, source::Source, text};
 
 /// Make, find, show, follow, record, retry and cancel runs
@@ -22,6 +23,7 @@ pub(crate) enum Runs {
     List(List),
     Show(Show),
     Events(Events),
+    Logs(run_logs::Logs),
     Journal(Journal),
     Record(Record),
     Cancel(Cancel),
@@ -161,6 +163,7 @@ impl Runs {
             Self::List(list) => list.execute(config, output).await?,
             Self::Show(show) => show.execute(config, output).await?,
             Self::Events(events) => events.execute(config, output).await?,
+            Self::Logs(logs) => logs.execute(config, output).await?,
             Self::Journal(journal) => journal.execute(config, output).await?,
             Self::Record(record) => record.execute(config, output).await?,
             Self::Cancel(cancel) => cancel.execute(config, output).await?,
@@ -184,7 +187,7 @@ impl List {
             event_id: self.event,
             parent_run_id: self.parent,
         };
-        let page: Page<Run> = source.runs(&filter, self.cursor.as_deref(), self.limit).await?;
+        let page: Page<ListedRun> = source.runs(&filter, self.cursor.as_deref(), self.limit).await?;
         Ok(output.result(&page, || run_text::table(&page))?)
     }
 }

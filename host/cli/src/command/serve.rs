@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 
+use super::standby::{self, Followed};
 use crate::{
     address::AddressFile,
     args::Global,
@@ -36,11 +37,13 @@ const SHUTDOWN: Duration = Duration::from_secs(8);
 #[derive(Debug, Args)]
 #[command(
     long_about = "Serve events over HTTP.\n\n\
-        Loads the plugins directory and watches it, opens the ledger, resumes unfinished runs, and prints one \
-        line with its address on standard output once it answers. The log goes to standard error.\n\n\
+        Loads the plugins directory and watches it, opens the ledger, resumes unfinished runs, and prints its \
+        address and that of the chat page on standard output once it answers. The log goes to standard error.\n\n\
         SIGINT or SIGTERM ends it within 10 seconds: no new events, active runs get 5 seconds, and a run that is \
         not over then continues at the next start, as the `durability` of its binding says. A second signal ends the \
         host at once; nothing acknowledged is lost.\n\n\
+        In a cluster ([server] ledger) the host first follows the ledger, until no other host holds it; meanwhile it forwards requests \
+        to the active host, or answers 503 `partition_moving` where [cluster] secret is not set. A host that loses the ledger ends itself with code 75: start it again, and it follows.\n\n\
         SIGHUP reads the configuration again, as `agent-host config reload` does: all of it is taken, or nothing.",
     after_long_help = "Examples:\n  \
         agent-host serve\n  \
@@ -70,9 +73,24 @@ impl Serve {
         }
         raise_file_limit(config.limits.http_connections);
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
+        let configured = config.listen;
+        let followed = standby::follow(&mut config, &mut signals, output).await?;
+        let listen = config.listen;
         let progress = Progress::spinner(output, "opening the ledger and loading plugins");
-        let host = tokio::select! {
-            host = Host::start_with(config, super::compiler()) => host?,
+        let start = async {
+            match followed {
+                Followed::Embedded => Host::start_with(config, super::compiler()).await.map(|host| Some((host, None))),
+                Followed::Active(ledger, listeners) => {
+                    Host::start_on(ledger, config, super::compiler()).await.map(|host| Some((host, Some(listeners))))
+                }
+                Followed::Ended => Ok(None),
+            }
+        };
+        let (host, listeners) = tokio::select! {
+            started = start => match started? {
+                Some(started) => started,
+                None => return Ok(ExitCode::SUCCESS),
+            },
             () = signals.next() => return Ok(ExitCode::SUCCESS),
         };
         drop(progress);
@@ -85,9 +103,17 @@ impl Serve {
         host.set_reload_source(move || {
             let mut config = Settings::load(&global)?.config;
             config.listen = self.listen.unwrap_or(config.listen);
+            // A port that was free when the host began to follow.
+            if config.listen == configured {
+                config.listen = listen;
+            }
             Ok(config)
         });
-        let server = match Server::bind(host.clone()).await {
+        let server = match listeners {
+            Some(listeners) => Ok(Server::take_over(host.clone(), listeners)),
+            None => Server::bind(host.clone()).await,
+        };
+        let server = match server {
             Ok(server) => server,
             Err(error) => {
                 host.shutdown(Duration::ZERO).await;
@@ -106,13 +132,16 @@ impl Serve {
                 return Err(error);
             }
         };
-        output.result(&json!({ "listening": url }), || format!("listening on {url}\n"))?;
+        let page = format!("{url}/");
+        output.result(&json!({ "listening": url, "page": page }), || format!("listening on {url}\nchat page: {page}\n"))?;
 
         let reloading = tokio::spawn(reload_when_told(host.clone()));
-        let ending = host.clone();
+        let (ending, leave) = (host.clone(), server.leave_signal());
         let served = server
             .serve(async move {
                 signals.next().await;
+                // While it can still be told from a stream that has come to its end.
+                leave.send();
                 output.remark("ending: active runs have 5 seconds; a second signal ends at once");
                 tokio::spawn(async move {
                     signals.next().await;
