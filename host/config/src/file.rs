@@ -15,6 +15,7 @@ use crate::{
     agui::AguiConfig,
     approval::ApproverConfig,
     bindings::BindingConfig,
+    cluster::{ClusterConfig, check_cluster},
     egress::{EgressConfig, HttpSecretConfig},
     executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
@@ -24,6 +25,7 @@ use crate::{
     library::{SkillConfig, StaticRefConfig},
     mcp_servers::McpServerConfig,
     models::ModelConfig,
+    quotas::Quotas,
     retention::Retention,
     runner_aliases::RunnerAliases,
     schedules::ScheduleConfig,
@@ -71,8 +73,16 @@ pub struct Config {
     /// Directory of backups, if the file has one: see [`Config::backups`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup_dir: Option<PathBuf>,
+    /// Database of the ledger of a cluster, a URL without the password. `None`: the ledger is in the data directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<String>,
+    /// Membership in a cluster. Present if and only if `ledger` is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterConfig>,
     /// Limits.
     pub limits: Limits,
+    /// Bytes that workspaces may keep.
+    pub quotas: Quotas,
     /// Retention of data of ended runs.
     pub retention: Retention,
     /// Models that runs may be granted.
@@ -142,8 +152,10 @@ pub fn section_names() -> BTreeSet<String> {
 #[serde(default, deny_unknown_fields)]
 struct File {
     server: ServerConfig,
+    cluster: Option<ClusterConfig>,
     identity_providers: Vec<IdentityProviderConfig>,
     limits: Limits,
+    quotas: Quotas,
     retention: Retention,
     models: Vec<ModelConfig>,
     mcp_servers: Vec<McpServerConfig>,
@@ -196,6 +208,7 @@ impl Config {
         file.skills.iter_mut().for_each(|skill| skill.relative_to(base));
         file.static_refs.iter_mut().for_each(|content| content.relative_to(base));
         file.telemetry.relative_to(base);
+        file.cluster.iter_mut().for_each(|cluster| cluster.relative_to(base));
         file.identity_providers.iter_mut().for_each(|provider| provider.relative_to(base));
         let config = Self {
             listen: file.server.listen,
@@ -205,10 +218,13 @@ impl Config {
             data_dir: base.join(file.server.data_dir),
             plugins_dir: base.join(file.server.plugins_dir),
             backup_dir: file.server.backup_dir.map(|dir| base.join(dir)),
+            ledger: file.server.ledger,
+            cluster: file.cluster,
             limits: file.limits,
             models: file.models,
             mcp_servers: file.mcp_servers,
             knowledge_bases: file.knowledge_bases,
+            quotas: file.quotas,
             retention: file.retention,
             egress: file.egress,
             http_secrets: file.http_secrets,
@@ -234,7 +250,7 @@ impl Config {
     /// The configuration without a file: defaults, no bindings, directories in `dir`.
     #[must_use]
     pub fn default_in(dir: &Path) -> Self {
-        let ServerConfig { listen, loopback_without_key, cors_origins, data_dir, plugins_dir, backup_dir } =
+        let ServerConfig { listen, loopback_without_key, cors_origins, data_dir, plugins_dir, backup_dir, ledger } =
             ServerConfig::default();
         Self {
             listen,
@@ -244,10 +260,13 @@ impl Config {
             data_dir: dir.join(data_dir),
             plugins_dir: dir.join(plugins_dir),
             backup_dir,
+            ledger,
+            cluster: None,
             limits: Limits::default(),
             models: Vec::new(),
             mcp_servers: Vec::new(),
             knowledge_bases: Vec::new(),
+            quotas: Quotas::default(),
             retention: Retention::default(),
             egress: EgressConfig::default(),
             http_secrets: Vec::new(),
@@ -318,6 +337,7 @@ impl Config {
         if limits.guest_memory_bytes < 1024 * 1024 || limits.guest_memory_bytes as u64 > 4 << 30 {
             return invalid("`limits.guest_memory_bytes` must be between 1 MiB and 4 GiB".to_owned());
         }
+        check_cluster(self.listen, self.ledger.as_deref(), self.cluster.as_ref()).map_err(ConfigError::Invalid)?;
         check_admission(self.listen, self.loopback_without_key, &self.cors_origins).map_err(ConfigError::Invalid)?;
         self.check_services().map_err(ConfigError::Invalid)?;
         for (place, binding) in self.bindings.iter().enumerate() {
@@ -432,6 +452,23 @@ mod tests {
     use agent_host_protocol::manifest::{HistoryOperation, StateScope};
 
     use super::*;
+
+    /// The settings that the example has as comments.
+    fn setting(line: &str) -> Option<&str> {
+        let text = line.strip_prefix("# ")?;
+        let is_key = |key: &str| key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        (text.starts_with("[[") || text.split_once(" = ").is_some_and(|(key, _)| is_key(key))).then_some(text)
+    }
+
+    #[test]
+    fn the_example_of_an_installation_is_valid_with_and_without_its_comments() {
+        let example = include_str!("../../cli/dist/agent-host.toml");
+        let config = parse(example).unwrap();
+        assert!(!config.loopback_without_key && config.bindings.is_empty());
+        let all: Vec<_> = example.lines().map(|line| setting(line).unwrap_or(line)).collect();
+        let config = parse(&all.join("\n")).unwrap();
+        assert_eq!((config.models.len(), config.mcp_servers.len(), config.bindings.len()), (1, 1, 1));
+    }
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("/etc/agent-host")).map_err(|error| error.to_string())

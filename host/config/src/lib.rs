@@ -7,6 +7,7 @@ mod addresses;
 mod agui;
 mod approval;
 mod bindings;
+mod cluster;
 mod egress;
 mod executor_runners;
 mod external_runners;
@@ -20,6 +21,7 @@ mod models;
 mod name;
 mod pattern;
 mod queue;
+mod quotas;
 mod reference;
 mod resources;
 mod retention;
@@ -39,6 +41,7 @@ pub use self::{
     agui::{AgentApiConfig, AgentProfile, AguiConfig, BusyThread, ForeignHistory, OnDisconnect},
     approval::{ApprovalPolicy, ApprovalRule, ApproverConfig, QUESTION},
     bindings::{BindingConfig, Bootstrap, Budget, ClientInstructions, DeliveryPolicy, Durability, InDoubt, default_max_attempts},
+    cluster::ClusterConfig,
     egress::{EgressConfig, HttpSecretConfig, network},
     executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
@@ -55,6 +58,7 @@ pub use self::{
     name::is_name,
     pattern::{Match, Pattern, whole},
     queue::{MIN_LEASE_MS, OnLost, QueuePolicy, check_labels, is_queue_name},
+    quotas::Quotas,
     reference::config_reference,
     resources::{Names, ResourcePolicy, StatePolicy},
     retention::Retention,

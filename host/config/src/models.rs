@@ -15,6 +15,14 @@ use crate::secret::SecretRef;
 pub enum ProviderKind {
     /// Any server that speaks the chat completions and embeddings of OpenAI, and `/rerank` in the form of Jina.
     Openai,
+    /// Responses of OpenAI, or of a compatible server.
+    OpenaiResponses,
+    /// Messages of Anthropic, or of a compatible server.
+    Anthropic,
+    /// `generateContent` and embeddings of Google's Gemini API.
+    Gemini,
+    /// Converse of Amazon Bedrock, for the models of all makers there.
+    Bedrock,
     /// Rerank of Cohere, version 2.
     Cohere,
     /// Rerank of Jina.
@@ -29,6 +37,10 @@ impl ProviderKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Openai => "openai",
+            Self::OpenaiResponses => "openai_responses",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+            Self::Bedrock => "bedrock",
             Self::Cohere => "cohere",
             Self::Jina => "jina",
             Self::Scripted => "scripted",
@@ -38,10 +50,13 @@ impl ProviderKind {
     /// Address without a setting.
     const fn default_url(self) -> Option<&'static str> {
         match self {
-            Self::Openai => Some("https://api.openai.com/v1"),
+            Self::Openai | Self::OpenaiResponses => Some("https://api.openai.com/v1"),
+            Self::Anthropic => Some("https://api.anthropic.com/v1"),
+            Self::Gemini => Some("https://generativelanguage.googleapis.com/v1beta"),
             Self::Cohere => Some("https://api.cohere.com/v2"),
             Self::Jina => Some("https://api.jina.ai/v1"),
-            Self::Scripted => None,
+            // The region is a part of the address.
+            Self::Bedrock | Self::Scripted => None,
         }
     }
 }
@@ -71,7 +86,8 @@ pub const DEFAULT_EXTRA_ARGS: [&str; 19] = [
 ];
 
 /// Arguments that the host sets in a request, closed to runners and operators. `n` because a response has one message.
-const RESERVED_ARGS: [&str; 13] = [
+const RESERVED_ARGS: [&str; 14] = [
+    "contents",
     "documents",
     "encoding_format",
     "function_call",
@@ -86,6 +102,9 @@ const RESERVED_ARGS: [&str; 13] = [
     "tools",
     "top_n",
 ];
+
+/// Models that are asked in place of another.
+const MAX_FALLBACKS: usize = 8;
 
 /// Encodings for counting tokens.
 pub const TOKENIZERS: [&str; 5] = ["o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "r50k_base"];
@@ -107,12 +126,17 @@ pub struct ModelConfig {
     /// Address of the provider, up to the version (`https://api.openai.com/v1`). Runners do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// The key, by reference. Sent as `Authorization: Bearer`, and nowhere else.
+    /// The key, by reference. Sent as `Authorization: Bearer` (`x-api-key` to Anthropic, `x-goog-api-key` to Gemini), and nowhere
+    /// else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<SecretRef>,
     /// The file of replies of a scripted model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<PathBuf>,
+    /// Ids of other models of type `llm`, which are asked in this order where the model fails before it has begun to answer. Their
+    /// own `fallback` does not count. A run that is granted this model needs no grant of those.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback: Vec<String>,
     /// Price of its tokens. With it, the host computes the cost of each call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<ModelPrice>,
@@ -123,8 +147,8 @@ pub struct ModelConfig {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub defaults: Map<String, Value>,
     /// If true, requests have `prompt_cache_key`, the session of the run, so that the provider finds the prompt of the turn before
-    /// in its cache. Default: true for addresses of OpenAI and Azure, false for others, which may refuse members that they do
-    /// not know.
+    /// in its cache; those to Anthropic and Bedrock have marks (`cache_control`, `cachePoint`) in its place. Default: true for addresses
+    /// of OpenAI, Azure and Anthropic, false for others, which may refuse members that they do not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_cache_key: Option<bool>,
     /// Encoding for counting tokens, such as `o200k_base`; by the name of the model where absent.
@@ -236,6 +260,7 @@ impl ModelConfig {
             base_url: None,
             api_key: None,
             script: None,
+            fallback: Vec::new(),
             price: None,
             extra_args: default_extra_args(),
             defaults: Map::new(),
@@ -254,9 +279,10 @@ impl ModelConfig {
     #[must_use]
     pub fn sends_prompt_cache_key(&self) -> bool {
         self.prompt_cache_key.unwrap_or_else(|| {
-            let url = self.base_url.as_deref().and_then(|url| url::Url::parse(url).ok());
+            let url = self.url().ok().flatten();
             let host = url.as_ref().and_then(|url| url.host_str());
-            host.is_some_and(|host| host == "api.openai.com" || host.ends_with(".openai.azure.com"))
+            let keeps = |host| matches!(host, "api.openai.com" | "api.anthropic.com") || host.ends_with(".openai.azure.com");
+            host.is_some_and(keeps)
         })
     }
 
@@ -281,6 +307,25 @@ impl ModelConfig {
                     provider.as_str()
                 ));
             }
+            ProviderKind::Anthropic | ProviderKind::Bedrock | ProviderKind::OpenaiResponses if kind != ModelType::Llm => {
+                return Err(format!("provider `{}` serves only type `llm`", provider.as_str()));
+            }
+            ProviderKind::Gemini if kind == ModelType::Rerank => {
+                return Err("provider `gemini` serves only types `llm` and `embedding`".into());
+            }
+            ProviderKind::Bedrock if self.base_url.is_none() => {
+                return Err(
+                    "`base_url` is missing: the address of Bedrock in your region, https://bedrock-runtime.REGION.amazonaws.com"
+                        .into(),
+                );
+            }
+            ProviderKind::Bedrock if self.api_key.is_none() && self.is_at_amazon() => {
+                return Err(
+                    "`api_key` is missing: { env = \"AWS_BEARER_TOKEN_BEDROCK\" }, an API key of Amazon Bedrock (requests are not \
+                     signed with access keys)"
+                        .into()
+                );
+            }
             ProviderKind::Scripted if kind == ModelType::Llm && self.script.is_none() => {
                 return Err("a scripted model needs `script`, the file of its replies".into());
             }
@@ -293,13 +338,18 @@ impl ModelConfig {
             return Err("`script` belongs to provider `scripted` with type `llm`".into());
         }
         if provider != ProviderKind::Scripted && self.base_url.is_none() && self.api_key.is_none() {
-            return Err(
-                "`api_key` is missing, such as { env = \"OPENAI_API_KEY\" } (a server of your own needs `base_url`)".into()
-            );
+            let variable = match provider {
+                ProviderKind::Gemini => "GEMINI_API_KEY",
+                _ => "OPENAI_API_KEY",
+            };
+            return Err(format!(
+                "`api_key` is missing, such as {{ env = \"{variable}\" }} (a server of your own needs `base_url`)"
+            ));
         }
         if let Some(price) = &self.price {
             price.check()?;
         }
+        self.check_fallback()?;
         self.url()?;
         if self.model.as_ref().is_some_and(|model| model.is_empty() || model.len() > 256) {
             return Err("`model` must have 1 to 256 bytes".into());
@@ -325,6 +375,29 @@ impl ModelConfig {
         // More retries than this take longer than any deadline.
         if self.max_retries > 20 {
             return Err("`max_retries` must be at most 20".into());
+        }
+        Ok(())
+    }
+
+    /// True if the address is one of AWS.
+    fn is_at_amazon(&self) -> bool {
+        let url = self.url().ok().flatten();
+        let host = url.as_ref().and_then(|url| url.host_str());
+        host.is_some_and(|host| host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn"))
+    }
+
+    fn check_fallback(&self) -> Result<(), String> {
+        let Self { fallback, .. } = self;
+        if !fallback.is_empty() && self.r#type != ModelType::Llm {
+            return Err("`fallback` belongs to type `llm`: vectors and ranks of two models do not go together".into());
+        }
+        if fallback.len() > MAX_FALLBACKS {
+            return Err(format!("`fallback` has at most {MAX_FALLBACKS} models"));
+        }
+        for (at, id) in fallback.iter().enumerate() {
+            if *id == self.id || fallback.iter().take(at).any(|other| other == id) {
+                return Err(format!("`fallback` names `{id}` twice: each model is asked once"));
+            }
         }
         Ok(())
     }
@@ -400,6 +473,20 @@ mod tests {
     }
 
     #[test]
+    fn prompts_are_cached_where_the_provider_is_known_to_take_the_hint() {
+        let hints = |provider: &str, more: &str| {
+            let text = format!("id = \"a\"\nprovider = \"{provider}\"\napi_key = {{ env = \"KEY\" }}\n{more}");
+            config(&text).unwrap().sends_prompt_cache_key()
+        };
+        for provider in ["openai", "openai_responses", "anthropic"] {
+            assert!(hints(provider, ""), "{provider}");
+            assert!(!hints(provider, "base_url = \"http://127.0.0.1:1/v1\""), "{provider}");
+            assert!(!hints(provider, "prompt_cache_key = false"), "{provider}");
+        }
+        assert!(hints("openai", "base_url = \"https://x.openai.azure.com/openai/v1\""));
+    }
+
+    #[test]
     fn invalid_models_are_refused_with_the_remedy() {
         for (text, expect) in [
             ("id = \"a b\"\nprovider = \"openai\"", "1 to 64"),
@@ -408,6 +495,16 @@ mod tests {
             ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://u:p@x/v1\"", "use `api_key`"),
             ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x/v1?key=1\"", "without `?`"),
             ("id = \"a\"\nprovider = \"cohere\"\nbase_url = \"http://x\"", "only type `rerank`"),
+            ("id = \"a\"\nprovider = \"anthropic\"\ntype = \"embedding\"\nbase_url = \"http://x\"", "only type `llm`"),
+            ("id = \"a\"\nprovider = \"gemini\"", "GEMINI_API_KEY"),
+            ("id = \"a\"\nprovider = \"gemini\"\ntype = \"rerank\"\nbase_url = \"http://x\"", "only types `llm` and `embedding`"),
+            ("id = \"a\"\nprovider = \"gemini\"\nbase_url = \"http://x\"\n[defaults]\ncontents = []", "set by the host"),
+            ("id = \"a\"\nprovider = \"bedrock\"\napi_key = { env = \"K\" }", "bedrock-runtime.REGION.amazonaws.com"),
+            (
+                "id = \"a\"\nprovider = \"bedrock\"\nbase_url = \"https://bedrock-runtime.eu-west-1.amazonaws.com\"",
+                "AWS_BEARER_TOKEN_BEDROCK",
+            ),
+            ("id = \"a\"\nprovider = \"bedrock\"\ntype = \"embedding\"\nbase_url = \"http://x\"", "only type `llm`"),
             ("id = \"a\"\nprovider = \"scripted\"", "needs `script`"),
             ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\nextra_args = [\"messages\"]", "set by the host"),
             ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\n[defaults]\nn = 2", "set by the host"),
@@ -415,6 +512,9 @@ mod tests {
             ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\nmax_concurrent = 0", "at least 1"),
             ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\napi_key = \"sk-1\"", "api_key"),
             ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\nkey = 1", "unknown field"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\nfallback = [\"a\"]", "twice"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\nfallback = [\"b\", \"b\"]", "twice"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\ntype = \"embedding\"\nfallback = [\"b\"]", "`llm`"),
         ] {
             let error = config(text).unwrap_err();
             assert!(error.contains(expect), "{text}: {error}");

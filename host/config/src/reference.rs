@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 use crate::file::schema;
 
 /// Sections in the order in which an operator meets them; any other comes after these.
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "server",
     "identity_providers",
     "limits",
+    "quotas",
     "retention",
     "bindings",
     "external_runners",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// Journals, and the components that they need, for so long after the end of a run, in milliseconds. With them a
+    /// Journals, the components that they need, and logs of runs, for so long after the end of a run, in milliseconds. With journals a
     /// run can be replayed and forked. Journals of runs that have not ended are always kept.
     pub journals_ms: u64,
     /// Audit records for so long, in milliseconds. The newest of them are kept, whatever their age.

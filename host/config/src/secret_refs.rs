@@ -21,8 +21,12 @@ impl Config {
             self.webhook_sources.iter().map(|source| (format!("webhook source `{}`: `secret`", source.name), &source.secret));
         let webhooks = self.webhooks.iter().map(|hook| (format!("webhook `{}`: `secret`", hook.name), &hook.secret));
         let telemetry = self.telemetry.headers.iter().map(|(name, secret)| (format!("telemetry: `headers.{name}`"), secret));
+        let cluster = self.cluster.iter().flat_map(|cluster| {
+            let secrets = [("password", &cluster.password), ("secret", &cluster.secret)];
+            secrets.into_iter().filter_map(|(key, secret)| Some((format!("cluster: `{key}`"), secret.as_ref()?)))
+        });
         let services = models.chain(servers).chain(harnesses).chain(http).chain(actions);
-        services.chain(approvers).chain(sources).chain(webhooks).chain(telemetry).collect()
+        services.chain(approvers).chain(sources).chain(webhooks).chain(telemetry).chain(cluster).collect()
     }
 }
 
@@ -84,6 +88,12 @@ mod tests {
         name = "results"
         url = "https://hook.example/results"
         secret = { env = "RESULTS" }
+        [server]
+        ledger = "postgres://agent_host@db/agent_host"
+        [cluster]
+        advertise = "10.0.0.7:7071"
+        password = { env = "DATABASE" }
+        secret = { env = "CLUSTER" }
         [telemetry]
         otlp_endpoint = "http://127.0.0.1:4318"
         headers = { x-key = { env = "TRACES" } }
@@ -120,10 +130,12 @@ mod tests {
             ("webhook source `git`: `secret`", "the environment variable `GIT`"),
             ("webhook `results`: `secret`", "the environment variable `RESULTS`"),
             ("telemetry: `headers.x-key`", "the environment variable `TRACES`"),
+            ("cluster: `password`", "the environment variable `DATABASE`"),
+            ("cluster: `secret`", "the environment variable `CLUSTER`"),
         ] {
             assert!(found.contains(&format!("{place}: {secret}")), "{place} is missing: {found:#?}");
         }
-        assert_eq!(found.len(), 10, "{found:#?}");
+        assert_eq!(found.len(), 12, "{found:#?}");
         let schema = schema();
         let sections = schema["properties"].as_object().unwrap().iter();
         let with_secrets = sections.filter(|(_, section)| has_secrets(section, &schema["$defs"], &mut BTreeSet::new()));
@@ -131,6 +143,7 @@ mod tests {
         let known = [
             "action_hooks",
             "approvers",
+            "cluster",
             "harnesses",
             "http_secrets",
             "mcp_servers",

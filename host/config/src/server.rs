@@ -20,6 +20,11 @@ pub(crate) struct ServerConfig {
     /// Directory of backups. Default: `backups` in the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) backup_dir: Option<PathBuf>,
+    /// Database of the ledger of a cluster, without the password:
+    /// `postgres://USER@HOST:5432/DATABASE?sslmode=verify-full&sslrootcert=FILE`. `sslmode` is `verify-full` or `disable`. Default: the
+    /// ledger is in the data directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ledger: Option<String>,
 }
 
 impl Default for ServerConfig {
@@ -31,6 +36,7 @@ impl Default for ServerConfig {
             data_dir: "data".into(),
             plugins_dir: "plugins".into(),
             backup_dir: None,
+            ledger: None,
         }
     }
 }

@@ -182,6 +182,8 @@ pub enum FailureCode {
     RunnerStart,
     /// The deadline of the run passed.
     DeadlineExceeded,
+    /// The run and the runs of its tree have used their CPU time.
+    CpuExceeded,
     /// The run was cancelled.
     Cancelled,
     /// The host stopped or died while the run was active.
@@ -200,7 +202,7 @@ pub enum FailureCode {
 
 impl FailureCode {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::RunnerError,
         Self::GuestTrapped,
         Self::GuestExited,
@@ -211,6 +213,7 @@ impl FailureCode {
         Self::RunnerNotFound,
         Self::RunnerStart,
         Self::DeadlineExceeded,
+        Self::CpuExceeded,
         Self::Cancelled,
         Self::HostRestarted,
         Self::ReplayDiverged,
@@ -234,6 +237,7 @@ impl FailureCode {
             Self::RunnerNotFound => "runner_not_found",
             Self::RunnerStart => "runner_start_failed",
             Self::DeadlineExceeded => "deadline_exceeded",
+            Self::CpuExceeded => "cpu_exceeded",
             Self::Cancelled => "cancelled",
             Self::HostRestarted => "host_restarted",
             Self::ReplayDiverged => "replay_diverged",

@@ -302,6 +302,32 @@ fn write_key(key: &mut String, parts: &[&str]) {
     }
 }
 
+/// A part of a key that was joined; `None` where it has none at this place.
+fn part_of(key: &str, place: usize) -> Option<&str> {
+    let mut rest = key;
+    for at in 0.. {
+        let (len, parts) = rest.split_once(':')?;
+        let (part, after) = parts.split_at_checked(len.parse().ok()?)?;
+        if at == place {
+            return Some(part);
+        }
+        rest = after.strip_prefix('/').unwrap_or_default();
+    }
+    None
+}
+
+/// The workspace in a key of [`Grant::state_key`].
+#[must_use]
+pub fn workspace_of_state(key: &str) -> Option<&str> {
+    part_of(key, 2)
+}
+
+/// The workspace in a key of [`Grant::storage_key`].
+#[must_use]
+pub fn workspace_of_storage(key: &str) -> Option<&str> {
+    part_of(key, 1)
+}
+
 /// Bytes of a key of these parts.
 fn key_len(parts: &[&str]) -> usize {
     parts.iter().map(|part| part.len().checked_ilog10().unwrap_or(0) as usize + 3 + part.len()).sum()
@@ -380,16 +406,7 @@ impl ConversationKey {
     }
 
     fn part(&self, place: usize) -> &str {
-        let mut rest = &*self.index;
-        for at in 0.. {
-            let Some((len, parts)) = rest.split_once(':') else { break };
-            let Some((part, after)) = len.parse().ok().and_then(|len| parts.split_at_checked(len)) else { break };
-            if at == place {
-                return part;
-            }
-            rest = after.strip_prefix('/').unwrap_or_default();
-        }
-        ""
+        part_of(&self.index, place).unwrap_or_default()
     }
 
     /// The key under which a runner keeps its values of state of scope `conversation`.
@@ -498,6 +515,19 @@ mod tests {
         assert_eq!(owner.len(), key_len(&[&"c".repeat(123), ""]));
         let whole = key(&["plugin:a/b/c", "conversation", "w", &owner]);
         assert_eq!(grant.state_key(StateScope::Conversation), Some(whole));
+    }
+
+    #[test]
+    fn keys_of_state_and_storage_say_their_workspace() {
+        for scope in [StateScope::Conversation, StateScope::Actor, StateScope::Runner, StateScope::Binding] {
+            assert_eq!(workspace_of_state(&grant().state_key(scope).unwrap()), Some("w"));
+        }
+        for area in [StorageArea::Plugin, StorageArea::Workspace, StorageArea::Binding] {
+            assert_eq!(workspace_of_storage(&grant().storage_key(area)), Some("w"));
+        }
+        for foreign in ["", "s", "1:a", "9:a/", "1:a/1:b/", "x:a/", "18446744073709551616:a/"] {
+            assert_eq!(workspace_of_state(foreign), None, "{foreign}");
+        }
     }
 
     #[test]

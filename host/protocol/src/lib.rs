@@ -36,6 +36,7 @@ pub mod plugin;
 pub mod record_digest;
 pub mod result;
 pub mod run;
+pub mod run_log;
 pub mod sent;
 pub mod sse;
 pub mod time;
@@ -55,5 +56,6 @@ pub use plugin::{ImportReport, ImportVerdict, PluginReport, PluginStatus, Refusa
 pub use record_digest::RecordDigest;
 pub use result::{EventSource, ResultKind, RunEvent, RunResult};
 pub use run::{Run, RunStatus};
+pub use run_log::{RunLogLine, RunLogPage, RunLogSource};
 pub use sent::SentResult;
 pub use time::Timestamp;

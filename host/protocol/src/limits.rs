@@ -28,7 +28,8 @@ pub struct Limits {
     pub guest_handles: usize,
     /// Log of a run in one second, its standard output and error included; more is dropped and counted.
     pub log_bytes_per_second: u32,
-    /// Log that is kept of one run.
+    /// Log of one run that is kept with the run, in bytes on the disk: the newest lines, at least the newer half of the limit. 0 keeps
+    /// none.
     pub log_bytes: usize,
     /// `data` of one result event; more must be an artifact.
     pub result_bytes: usize,
@@ -86,6 +87,9 @@ pub struct Limits {
     pub compile_memory_bytes: u64,
     /// Longest wait of the start for plugins; then the host serves, and the rest follow.
     pub plugins_wait_ms: u64,
+    /// A request for a runner whose plugin may still be compiled at the start of the host waits so long, then it is refused with
+    /// `runner_compiling`. Clients and proxies give up after 30 seconds and more.
+    pub runner_wait_ms: u64,
     /// Asking a component for its manifests.
     pub manifest_ms: u64,
     /// Runners in one component.
@@ -166,6 +170,9 @@ pub struct Limits {
     pub child_depth: u32,
     /// Runs that one event leads to, besides the first: those that its run starts, that these start, and so on.
     pub tree_runs: usize,
+    /// CPU time of the guests of a run and of all runs below it together, in ms, counted from the start of the host; 0 bounds
+    /// nothing. The limit keeps one event from occupying the processors with many runs until their deadlines.
+    pub tree_cpu_ms: u64,
     /// Inputs that wait for an active run which takes them; more is refused.
     pub steering_queue: usize,
     /// Runs that wait in one queue for executors; more is refused. Each takes some kilobytes of memory.
@@ -245,6 +252,7 @@ impl Default for Limits {
             compile_ms: 120_000,
             compile_memory_bytes: 2 << 30,
             plugins_wait_ms: 60_000,
+            runner_wait_ms: 10_000,
             manifest_ms: 2_000,
             component_runners: 100,
             artifact_bytes: 64 * MIB as u64,
@@ -282,6 +290,7 @@ impl Default for Limits {
             child_runs_at_once: 16,
             child_depth: 4,
             tree_runs: 1_000,
+            tree_cpu_ms: 60 * 60 * 1000,
             steering_queue: 100,
             queue_length: 100_000,
             executor_stale_ms: 30_000,

@@ -68,6 +68,20 @@ pub struct Retry {
     pub pause_ms: u64,
 }
 
+/// A model that failed before it answered, after which the host asked the next one of `fallback`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fallback {
+    /// The model that failed.
+    #[serde(default)]
+    pub model_id: String,
+    /// Category of the failure.
+    #[serde(default)]
+    pub category: String,
+    /// Time from the request to the failure, in ms.
+    #[serde(default)]
+    pub duration_ms: u64,
+}
+
 /// The answer of a chat model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelResponse {

@@ -25,15 +25,20 @@ mod lifecycle;
 mod policy;
 mod record;
 
+#[doc(hidden)]
+pub use crate::record::journal::rewritten as rewritten_journal;
 pub use agent_host_config::{
     AgentApiConfig, AgentProfile, AguiConfig, Algorithm, ApprovalPolicy, ApprovalRule, ApproverConfig, BindingConfig, Bootstrap,
     BusyThread, ClientInstructions, Condition, Config, ConfigError, CustomSignature, DeliveryPolicy, Durability, Encoding,
     ExternalRunnerConfig, ForeignHistory, IdentityProviderConfig, InDoubt, LogFormat, Match, MissedTicks, NamedSignature, Names,
-    OnDisconnect, OnLost, QueuePolicy, ResourcePolicy, Retention, ScheduleConfig, SignatureConfig, SkillConfig, StaticRefConfig,
-    TelemetryConfig, TokenAlgorithm, WebhookSourceConfig, config_reference,
+    OnDisconnect, OnLost, QueuePolicy, Quotas, ResourcePolicy, Retention, ScheduleConfig, SignatureConfig, SkillConfig,
+    StaticRefConfig, TelemetryConfig, TokenAlgorithm, WebhookSourceConfig, config_reference,
 };
 pub use agent_host_facts as facts;
-pub use agent_host_ledger::{DeletedData, EntryWrite, Idempotency};
+pub use agent_host_ledger::{
+    ClusterError, ClusterOptions, ClusterStatus, DeletedData, EntryWrite, HostStatus, Idempotency, Ledger, Standby,
+    StandbyStatus, StandbyWatch, cluster_status, init_cluster,
+};
 pub use agent_host_providers::{
     egress, key_set, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook,
 };
@@ -42,8 +47,11 @@ pub use crate::{
     calls::remote::{Answer, CallError, Calls, Chunks, NewArtifact, call_functions},
     execution::metrics::{self, Metrics},
     host::{
-        BackupReport, Host, Readiness, backup_to,
+        BackupReport, Host, Readiness,
+        api::kept_run_log,
+        backup_to, cluster_options, cluster_secret,
         evidence::Evidence,
+        excerpts::{ListedRun, with_excerpts},
         follow::FeedStream,
         inspect,
         recording::{Recording, journaled_calls},

@@ -2,13 +2,13 @@
 
 use std::{
     hash::{Hash, Hasher},
-    sync::{Arc, Weak},
+    sync::Arc,
 };
 
 use agent_host_protocol::{Interface, InterfaceSet, Limits, hex};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, component::Linker};
+use wasmtime::{Config, Engine, EngineWeak, InstanceAllocationStrategy, PoolingAllocationConfig, component::Linker};
 
 use crate::{
     bindings,
@@ -49,9 +49,8 @@ pub(crate) struct GuestEngine {
 impl GuestEngine {
     pub(crate) fn new(limits: &Limits) -> Result<Arc<Self>, EngineError> {
         let wasmtime = Engine::new(&config(limits)).map_err(EngineError)?;
-        let this = Arc::new(Self { wasmtime, linkers: Mutex::new(Vec::new()) });
-        tick(Arc::downgrade(&this));
-        Ok(this)
+        tick(wasmtime.weak());
+        Ok(Arc::new(Self { wasmtime, linkers: Mutex::new(Vec::new()) }))
     }
 
     /// The version of this engine's compiled code. Code of another version must not be loaded.
@@ -141,13 +140,13 @@ fn config(limits: &Limits) -> Config {
     config
 }
 
-/// Advances the epoch as long as the engine lives.
-fn tick(engine: Weak<GuestEngine>) {
+/// Advances the epoch as long as the engine lives: a guest that computes keeps it alive, and can be stopped until its end.
+fn tick(engine: EngineWeak) {
     let ticking = std::thread::Builder::new().name("epoch".to_owned()).spawn(move || {
         loop {
             std::thread::sleep(SLICE);
             match engine.upgrade() {
-                Some(engine) => engine.wasmtime.increment_epoch(),
+                Some(engine) => engine.increment_epoch(),
                 None => return,
             }
         }
@@ -208,6 +207,44 @@ mod tests {
             engine.linker(InterfaceSet::default().with(*interface)).unwrap();
         }
         engine.linker(Interface::ALL.iter().copied().collect()).unwrap();
+    }
+
+    #[test]
+    fn a_guest_that_outlives_its_host_can_be_stopped() {
+        // (module (func (export "f") (loop br 0)))
+        const LOOP: &[u8] = b"\0asm\x01\0\0\0\x01\x04\x01\x60\0\0\x03\x02\x01\0\x07\x05\x01\x01f\0\0\
+            \x0a\x09\x01\x07\0\x03\x40\x0c\0\x0b\x0b";
+        let engine = GuestEngine::new(&Limits { max_live_runs: 2, ..Limits::default() }).unwrap();
+        let module = wasmtime::Module::new(&engine.wasmtime, LOOP).unwrap();
+        let mut store = wasmtime::Store::new(&engine.wasmtime, ());
+        drop(engine);
+        let (ended, ends) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // Whatever ends with the host has ended.
+            std::thread::sleep(SLICE * 10);
+            store.set_epoch_deadline(2);
+            let instance = wasmtime::Instance::new(&mut store, &module, &[]).unwrap();
+            let computes = instance.get_typed_func::<(), ()>(&mut store, "f").unwrap();
+            ended.send(computes.call(&mut store, ()).is_err()).unwrap();
+        });
+        assert_eq!(ends.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+    }
+
+    /// The features of this machine's processor are part of the version: code of a machine that has others is compiled again.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn code_for_a_processor_with_other_features_has_another_version() {
+        let hash = |config: &Config| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            Engine::new(config).unwrap().precompile_compatibility_hash().hash(&mut hasher);
+            hasher.finish()
+        };
+        let limits = Limits { max_live_runs: 2, ..Limits::default() };
+        // A named target has the features that all of its processors have.
+        let mut any = without_pool(&limits);
+        any.target("x86_64-unknown-linux-gnu").unwrap();
+        assert_eq!(hash(&without_pool(&limits)), hash(&without_pool(&limits)));
+        assert_ne!(hash(&any), hash(&without_pool(&limits)));
     }
 
     #[test]

@@ -16,7 +16,10 @@ mod compiler;
 mod component;
 mod components;
 mod convert;
+mod cpu;
 mod engine;
+#[doc(hidden)]
+pub mod fuzz;
 mod guest;
 mod handles;
 mod imports;
@@ -43,6 +46,7 @@ pub use calls::{
 pub use compiler::{COMPILER, compile};
 pub use component::Component;
 pub use convert::json as parse_json;
+pub use cpu::CpuBudget;
 pub use engine::EngineError;
 pub use handles::{ArtifactReader, ArtifactWriter, HttpResponse, ResponseStream};
 pub use plugins::{Plugins, PluginsError, Runner};

@@ -8,6 +8,7 @@ use crate::{
     bindings::AgentRunnerPre,
     calls::NoRun,
     convert,
+    cpu::CpuBudget,
     guest::{Guest, PollWait},
     imports::ImportRefusal,
     run::{self, Breakage},
@@ -38,8 +39,10 @@ pub(crate) async fn ask(
         }
     };
     let fix = "list-runners must return the manifests and do nothing else";
-    let manifests = match tokio::time::timeout(deadline, threads.compute(ComputeShare::default(), Box::pin(manifests_call))).await
-    {
+    // The time bounds it.
+    let cpu = Arc::new(CpuBudget::new(Duration::ZERO));
+    let computed = threads.compute(ComputeShare::default(), cpu, Box::pin(manifests_call));
+    let manifests = match tokio::time::timeout(deadline, computed).await {
         Ok(Ok(manifests)) => manifests,
         Ok(Err(Breakage { message, .. })) => {
             return Err((

@@ -139,6 +139,14 @@ impl Plugins {
         *self.0.directory.settled.borrow()
     }
 
+    /// Waits until `is_there`, which is asked again whenever a plugin was admitted, or until the files that were there at the start have all
+    /// been admitted or refused; at most so long.
+    pub async fn settled_or(&self, is_there: impl Fn() -> bool, at_most: Duration) {
+        let mut settled = self.0.directory.settled.subscribe();
+        // Both outcomes of the wait, and its end, are for the caller to look at.
+        let _ = tokio::time::timeout(at_most, settled.wait_for(|settled| *settled || is_there())).await;
+    }
+
     /// The reports on all files, by name.
     #[must_use]
     pub fn reports(&self) -> Vec<PluginReport> {
@@ -291,6 +299,8 @@ impl Directory {
         }
         let reports = files.values().filter_map(|file| file.report(&doubles)).collect();
         *self.published.write() = Arc::new(PublishedPlugins { reports, runners });
+        // Those who wait for a plugin look again.
+        self.settled.send_modify(|_| ());
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
     calls::{HostCalls, SharedLog},
     component::Component,
     components::Components,
+    cpu::CpuBudget,
     engine::{EngineError, GuestEngine},
     guest::Guest,
     run::{self, Outcome},
@@ -130,13 +131,15 @@ impl Sandbox {
     }
 
     /// Executes a guest where this future is polled, and in slots on threads of low priority once it computes. The slots are
-    /// shared fairly. A guest whose run ends is ended with [`PacedGuest::end`]: dropped, it may go on for a moment.
+    /// shared fairly. What the guest computes is taken from `cpu`; who polls ends it when that is used up. A guest whose run ends is
+    /// ended with [`PacedGuest::end`]: dropped, it may go on for a moment.
     pub fn pace<T: Send + 'static, S: Fn() -> ComputeShare + Unpin>(
         &self,
         share: S,
+        cpu: Arc<CpuBudget>,
         guest: impl Future<Output = T> + Send + 'static,
     ) -> PacedGuest<T, S> {
-        self.threads.pace(share, guest)
+        self.threads.pace(share, cpu, guest)
     }
 
     /// The number of guests in memory.
@@ -166,6 +169,12 @@ impl Sandbox {
         let path = components.path(digest).filter(|path| path.exists());
         let path = path.ok_or_else(|| format!("component {digest} is no longer kept on this host"))?;
         self.load(&path, Some(digest)).await
+    }
+
+    /// True if the component with this digest is in memory or kept on disk.
+    #[must_use]
+    pub fn keeps(&self, digest: &str) -> bool {
+        self.admissions.components.is_kept(digest)
     }
 
     /// A component from any file, judged as one of the plugins directory is.

@@ -1,6 +1,6 @@
 //! Threads of guests, apart from those that serve.
 //!
-//! Runs are executed on threads of their own, so that no client waits behind a guest. A guest that computes longer than
+//! Runs are executed on threads of their own, so that no client waits behind a guest. A guest that uses CPU time for longer than
 //! [`SLICE`] leaves them: it goes on on threads of low priority, for one slice in each of its slots. Runs that compute little,
 //! clients and the ledger have the processor first.
 
@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
     thread::available_parallelism,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
@@ -22,20 +22,36 @@ use tokio::{
 };
 use wasmtime::UpdateDeadline;
 
-use crate::slots::{ComputeShare, Slots};
+use crate::{
+    cpu::{self, CpuBudget},
+    slots::{ComputeShare, Slots},
+};
 
 /// Time between two looks at a guest that computes.
 pub(crate) const SLICE: Duration = Duration::from_millis(2);
 /// Looks at a computing guest in one slot while no other waits: the largest delay of a stop is that many slices.
 const SLICES_ALONE: u32 = 5;
-/// Looks at a guest that has not left the threads of runs. The first may come at once, since slices begin together.
-const SLICES_AT_FIRST: u32 = 2;
+/// CPU time from the first look at a guest on the threads of runs to the look at which it leaves them: a slice, but for the unevenness of
+/// looks. The first look may come at once, since slices begin together.
+const CPU_AT_FIRST: Duration = Duration::from_micros(1_500);
 /// Nice value of the threads of guests that compute: a tenth of the processor while others want all of it.
 const NICE: i32 = 10;
 
 thread_local! {
-    /// Looks at the guest that is polled by this thread, and how many it may have.
-    static LOOKS: Cell<(u32, u32)> = const { Cell::new((0, SLICES_AT_FIRST)) };
+    /// Rule for the guest that is polled by this thread.
+    static RULE: Cell<YieldRule> = const { Cell::new(YieldRule::AfterLooks(1)) };
+}
+
+/// A rule that says at which look a guest gives way.
+#[derive(Debug, Clone, Copy)]
+enum YieldRule {
+    /// After so many looks, in a slot.
+    AfterLooks(u32),
+    /// Once it has computed, on the threads of runs: with the CPU time of the thread at the first look. A guest whose thread has waited for
+    /// the processor meanwhile, beside guests that compute, has not.
+    AfterCpuTime(Option<Duration>),
+    /// The guest has given way.
+    Now,
 }
 
 /// The threads of guests.
@@ -51,6 +67,7 @@ pub(crate) struct GuestThreads {
 pub struct PacedGuest<T, S> {
     threads: Arc<GuestThreads>,
     share: S,
+    cpu: Arc<CpuBudget>,
     here: Option<BoxFuture<'static, T>>,
     computing: Option<ComputingGuest<T>>,
 }
@@ -68,6 +85,10 @@ impl GuestThreads {
         };
         let runs = runtime("runs").build()?;
         let computing = runtime("computing")
+            // A poll takes a slice here, where tokio expects microseconds: who comes from elsewhere (a guest that begins to compute, one
+            // that is stopped) is looked for after each, and not after dozens of them.
+            .global_queue_interval(1)
+            .event_interval(1)
             .on_thread_start(|| {
                 // On Linux, this concerns the calling thread.
                 if let Err(error) = rustix::process::setpriority_process(None, NICE) {
@@ -87,15 +108,21 @@ impl GuestThreads {
     pub(crate) fn pace<T: Send + 'static, S: Fn() -> ComputeShare>(
         self: &Arc<Self>,
         share: S,
+        cpu: Arc<CpuBudget>,
         guest: impl Future<Output = T> + Send + 'static,
     ) -> PacedGuest<T, S> {
-        PacedGuest { threads: Arc::clone(self), share, here: Some(Box::pin(guest)), computing: None }
+        PacedGuest { threads: Arc::clone(self), share, cpu, here: Some(Box::pin(guest)), computing: None }
     }
 
     /// Executes a guest on the threads for guests that compute.
-    pub(crate) fn compute<T: Send + 'static>(&self, share: ComputeShare, guest: BoxFuture<'static, T>) -> ComputingGuest<T> {
+    pub(crate) fn compute<T: Send + 'static>(
+        &self,
+        share: ComputeShare,
+        cpu: Arc<CpuBudget>,
+        guest: BoxFuture<'static, T>,
+    ) -> ComputingGuest<T> {
         let handle = self.computing.as_ref().map_or_else(Handle::current, |computing| computing.handle().clone());
-        ComputingGuest(handle.spawn(in_slots(Arc::clone(&self.slots), share, guest)))
+        ComputingGuest(handle.spawn(in_slots(Arc::clone(&self.slots), share, cpu, guest)))
     }
 }
 
@@ -119,11 +146,18 @@ impl<T, S> PacedGuest<T, S> {
 }
 
 /// Polls a guest once in each slot.
-async fn in_slots<T>(slots: Arc<Slots>, share: ComputeShare, mut guest: BoxFuture<'static, T>) -> T {
+async fn in_slots<T>(slots: Arc<Slots>, share: ComputeShare, cpu: Arc<CpuBudget>, mut guest: BoxFuture<'static, T>) -> T {
     loop {
         let slot = slots.take(&share).await;
         let slices = if slots.are_short() { 1 } else { SLICES_ALONE };
-        let polled = poll_fn(|cx| Poll::Ready(look(guest.as_mut(), cx, slices))).await;
+        // One poll stays on one thread.
+        let polled = poll_fn(|cx| {
+            let before = cpu::of_thread();
+            let polled = look(guest.as_mut(), cx, YieldRule::AfterLooks(slices));
+            cpu.spend(cpu::of_thread().saturating_sub(before));
+            Poll::Ready(polled)
+        })
+        .await;
         drop(slot);
         match polled {
             (Poll::Ready(outcome), _) => return outcome,
@@ -140,19 +174,24 @@ async fn woken() {
     poll_fn(|_| if std::mem::take(&mut waits) { Poll::Pending } else { Poll::Ready(()) }).await;
 }
 
-/// Polls a guest, which gives way when it was looked at so often. True if it did.
-fn look<F: Future + ?Sized>(guest: Pin<&mut F>, cx: &mut Context<'_>, slices: u32) -> (Poll<F::Output>, bool) {
-    LOOKS.set((0, slices));
+/// Polls a guest, which gives way by this rule. True if it did.
+fn look<F: Future + ?Sized>(guest: Pin<&mut F>, cx: &mut Context<'_>, rule: YieldRule) -> (Poll<F::Output>, bool) {
+    RULE.set(rule);
     let polled = guest.poll(cx);
-    let (looks, _) = LOOKS.get();
-    (polled, looks >= slices)
+    (polled, matches!(RULE.get(), YieldRule::Now))
 }
 
 /// Looks at the guest that this thread executes: it goes on, or gives way.
 pub(crate) fn on_look() -> UpdateDeadline {
-    let (looks, slices) = LOOKS.get();
-    LOOKS.set((looks + 1, slices));
-    if looks + 1 >= slices { UpdateDeadline::Yield(1) } else { UpdateDeadline::Continue(1) }
+    let next = match RULE.get() {
+        YieldRule::AfterLooks(0 | 1) | YieldRule::Now => YieldRule::Now,
+        YieldRule::AfterLooks(looks) => YieldRule::AfterLooks(looks - 1),
+        YieldRule::AfterCpuTime(None) => YieldRule::AfterCpuTime(Some(cpu::of_thread())),
+        YieldRule::AfterCpuTime(Some(first)) if cpu::of_thread().saturating_sub(first) >= CPU_AT_FIRST => YieldRule::Now,
+        waits @ YieldRule::AfterCpuTime(Some(_)) => waits,
+    };
+    RULE.set(next);
+    if matches!(next, YieldRule::Now) { UpdateDeadline::Yield(1) } else { UpdateDeadline::Continue(1) }
 }
 
 impl<T: Send + 'static, S: Fn() -> ComputeShare + Unpin> Future for PacedGuest<T, S> {
@@ -161,7 +200,10 @@ impl<T: Send + 'static, S: Fn() -> ComputeShare + Unpin> Future for PacedGuest<T
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let this = &mut *self;
         if let Some(guest) = &mut this.here {
-            match look(guest.as_mut(), cx, SLICES_AT_FIRST) {
+            let began = Instant::now();
+            let polled = look(guest.as_mut(), cx, YieldRule::AfterCpuTime(None));
+            this.cpu.spend(began.elapsed());
+            match polled {
                 (Poll::Pending, false) => return Poll::Pending,
                 (Poll::Ready(outcome), _) => {
                     this.here = None;
@@ -171,7 +213,7 @@ impl<T: Send + 'static, S: Fn() -> ComputeShare + Unpin> Future for PacedGuest<T
             }
         }
         if let Some(guest) = this.here.take() {
-            this.computing = Some(this.threads.compute((this.share)(), guest));
+            this.computing = Some(this.threads.compute((this.share)(), Arc::clone(&this.cpu), guest));
         }
         let polled = this.computing.as_mut().map_or(Poll::Pending, |guest| guest.poll_unpin(cx));
         if polled.is_ready() {
@@ -209,7 +251,6 @@ mod tests {
     use std::{
         collections::HashSet,
         sync::atomic::{AtomicBool, Ordering},
-        time::Instant,
     };
 
     use parking_lot::Mutex;
@@ -224,22 +265,37 @@ mod tests {
         (name, rustix::process::getpriority_process(None).unwrap())
     }
 
-    /// A guest that computes, looked at as one is, until it is told to end.
-    async fn computes(seen: Seen, ends: Arc<AtomicBool>) {
+    fn spin() {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_micros(100) {}
+    }
+
+    fn wait() {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+
+    /// A guest that is looked at after each of these pieces, as one that computes is, until it is told to end.
+    async fn looked_at(piece: fn(), seen: Seen, ends: Arc<AtomicBool>) {
         poll_fn(|cx| {
             seen.lock().insert(here());
-            loop {
-                if ends.load(Ordering::Relaxed) {
-                    return Poll::Ready(());
-                }
-                std::thread::sleep(Duration::from_micros(100));
+            while !ends.load(Ordering::Relaxed) {
+                piece();
                 if matches!(on_look(), UpdateDeadline::Yield(_)) {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
             }
+            Poll::Ready(())
         })
         .await;
+    }
+
+    fn computes(seen: Seen, ends: Arc<AtomicBool>) -> impl Future<Output = ()> {
+        looked_at(spin, seen, ends)
+    }
+
+    fn cpu() -> Arc<CpuBudget> {
+        Arc::new(CpuBudget::new(Duration::ZERO))
     }
 
     fn share(binding: &str) -> ComputeShare {
@@ -252,7 +308,7 @@ mod tests {
         let (seen, ends) = (Seen::default(), Arc::new(AtomicBool::new(false)));
         let computing: Vec<_> = (0..50)
             .map(|_| {
-                let guest = threads.pace(|| share("computes"), computes(Arc::clone(&seen), Arc::clone(&ends)));
+                let guest = threads.pace(|| share("computes"), cpu(), computes(Arc::clone(&seen), Arc::clone(&ends)));
                 threads.runs().spawn(guest)
             })
             .collect();
@@ -264,7 +320,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 quiet.lock().insert(here());
             };
-            let executed = threads.runs().spawn(threads.pace(|| share("quiet"), guest));
+            let executed = threads.runs().spawn(threads.pace(|| share("quiet"), cpu(), guest));
             threads.runs().block_on(executed).unwrap();
         }
         assert_eq!(*quiet.lock(), HashSet::from([("runs".to_owned(), 0)]), "a run that does not compute stays");
@@ -276,11 +332,25 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_whose_thread_waits_for_the_processor_does_not_compute() {
+        let threads = GuestThreads::start().unwrap();
+        let (seen, ends) = (Seen::default(), Arc::new(AtomicBool::new(false)));
+        let waits = threads.pace(|| share("waits"), cpu(), looked_at(wait, Arc::clone(&seen), Arc::clone(&ends)));
+        let waits = threads.runs().spawn(waits);
+        // Five slices, in which it uses no CPU time worth the name.
+        std::thread::sleep(SLICE * 5);
+        ends.store(true, Ordering::Relaxed);
+        threads.runs().block_on(waits).unwrap();
+        assert_eq!(*seen.lock(), HashSet::from([("runs".to_owned(), 0)]));
+    }
+
+    #[test]
     fn a_dropped_guest_ends_while_it_computes_or_waits_for_its_slot() {
         let threads = GuestThreads::start().unwrap();
         let (seen, ends) = (Seen::default(), Arc::new(AtomicBool::new(false)));
-        let guests: Vec<_> =
-            (0..50).map(|_| threads.compute(share("x"), Box::pin(computes(Arc::clone(&seen), Arc::clone(&ends))))).collect();
+        let guests: Vec<_> = (0..50)
+            .map(|_| threads.compute(share("x"), cpu(), Box::pin(computes(Arc::clone(&seen), Arc::clone(&ends)))))
+            .collect();
         let until = |is: &dyn Fn() -> bool| {
             let began = Instant::now();
             while !is() {
@@ -302,7 +372,7 @@ mod tests {
             let (seen, ends) = (Seen::default(), Arc::new(AtomicBool::new(false)));
             let runs = threads.runs();
             runs.block_on(async {
-                let mut guest = threads.pace(|| share("x"), computes(Arc::clone(&seen), Arc::clone(&ends)));
+                let mut guest = threads.pace(|| share("x"), cpu(), computes(Arc::clone(&seen), Arc::clone(&ends)));
                 // It computes, and is interrupted in the middle of it.
                 let waited = tokio::time::timeout(Duration::from_millis(20), &mut guest).await;
                 assert!(waited.is_err());
@@ -313,9 +383,39 @@ mod tests {
     }
 
     #[test]
+    fn guests_use_up_one_budget_together_and_quiet_ones_nearly_nothing() {
+        let threads = GuestThreads::start().unwrap();
+        let ends = Arc::new(AtomicBool::new(false));
+        let budget = Arc::new(CpuBudget::new(Duration::from_millis(50)));
+        let guests: Vec<_> = (0..4)
+            .map(|_| {
+                threads.runs().spawn(threads.pace(
+                    || share("x"),
+                    Arc::clone(&budget),
+                    computes(Seen::default(), Arc::clone(&ends)),
+                ))
+            })
+            .collect();
+        let quiet = Arc::new(CpuBudget::new(Duration::from_secs(3_600)));
+        let sleeps = async { tokio::time::sleep(Duration::from_secs(2)).await };
+        let sleeping = threads.runs().spawn(threads.pace(|| share("quiet"), Arc::clone(&quiet), sleeps));
+        threads.runs().block_on(async {
+            tokio::time::timeout(Duration::from_secs(60), budget.used_up()).await.unwrap();
+            sleeping.await.unwrap();
+        });
+        assert!(budget.used() >= Duration::from_millis(50));
+        // Its polls are short, but on a busy machine.
+        assert!(quiet.used() < Duration::from_secs(1), "{:?}", quiet.used());
+        ends.store(true, Ordering::Relaxed);
+        for guest in guests {
+            threads.runs().block_on(guest).unwrap();
+        }
+    }
+
+    #[test]
     fn a_panic_of_a_computing_guest_is_that_of_its_run() {
         let threads = GuestThreads::start().unwrap();
-        let guest = threads.compute(share("x"), Box::pin(async { panic!("as a test wants it") }));
+        let guest = threads.compute(share("x"), cpu(), Box::pin(async { panic!("as a test wants it") }));
         let joined: Result<(), _> = threads.runs().block_on(threads.runs().spawn(guest));
         assert!(joined.unwrap_err().is_panic());
     }

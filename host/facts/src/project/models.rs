@@ -1,6 +1,11 @@
 //! Calls of models, and what they cost.
 
-use agent_host_protocol::{manifest::ModelOperation, message::TokenUsage, model::Retry, run::ModelUsage};
+use agent_host_protocol::{
+    manifest::ModelOperation,
+    message::TokenUsage,
+    model::{Fallback, Retry},
+    run::ModelUsage,
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -74,6 +79,9 @@ impl Models {
             return out.warn("model_end_without_start", "a model call ended that had not begun");
         };
         let model = if end.call.model_id.is_empty() { call.model } else { end.call.model_id };
+        for failed in &end.fallbacks {
+            fell_back(out, &call.id, failed);
+        }
         for retry in &end.retries {
             sent_again(out, &call.id, &model, retry);
         }
@@ -132,6 +140,20 @@ fn sent_again(out: &mut Out, id: &str, model: &str, retry: &Retry) {
             .with("model", model)
             .with("failureCategory", category.as_str())
             .with("pauseMs", retry.pause_ms),
+    );
+}
+
+/// A model failed before it answered, and the host has asked the next one of its fallback chain.
+fn fell_back(out: &mut Out, id: &str, fallback: &Fallback) {
+    let category = FailureCategory::of_code(&fallback.category).unwrap_or(FailureCategory::ModelFailed);
+    out.say(
+        Draft::new(FactType::RuntimeWarning)
+            .scope(|scope| scope.model_request_id = Some(id.to_owned()))
+            .with("code", "model_fallback")
+            .with("message", "a model failed before it answered, and the host asked the next one of its fallback chain")
+            .with("model", fallback.model_id.as_str())
+            .with("failureCategory", category.as_str())
+            .with("durationMs", fallback.duration_ms),
     );
 }
 

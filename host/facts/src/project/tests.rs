@@ -227,6 +227,27 @@ fn requests_that_were_sent_again_and_the_size_of_outputs_are_facts() {
 }
 
 #[test]
+fn a_model_that_failed_before_another_answered_is_a_fact_and_no_failure() {
+    let call = |model: &str, rest: Value| {
+        let mut data = json!({ "model_call_id": "c1", "model_id": model, "operation": "stream" });
+        data.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        data
+    };
+    let fallbacks = json!([{ "model_id": "first", "category": "provider_unavailable", "duration_ms": 40 }]);
+    let end = json!({ "duration_ms": 60, "finish_reason": "stop", "fallbacks": fallbacks, "usage": { "input": 1, "output": 2 } });
+    let facts = project(&[
+        ("model.call.started", call("first", json!({}))),
+        ("model.call.completed", call("second", end)),
+        ("run.completed", json!({ "finish_reason": "stop" })),
+    ]);
+    let warning = of(&facts, FactType::RuntimeWarning);
+    assert_eq!((warning.text("code"), warning.text("model")), (Some("model_fallback"), Some("first")));
+    assert_eq!(warning.payload.get("durationMs"), Some(&json!(40)));
+    assert_eq!(of(&facts, FactType::CostRecorded).text("model"), Some("second"));
+    assert!(!kinds(&facts).contains(&"model.failed"));
+}
+
+#[test]
 fn output_that_is_an_artifact_as_a_whole_is_spilled() {
     let artifact =
         |id: &str| json!({ "type": "artifact", "artifact": { "artifact_id": id, "media_type": "text/plain", "size": 50_000 } });

@@ -1,6 +1,11 @@
 //! Calls of models and tools.
 
-use agent_host_protocol::{ApiError, manifest::ModelOperation, message::TokenUsage, model::Retry};
+use agent_host_protocol::{
+    ApiError,
+    manifest::ModelOperation,
+    message::TokenUsage,
+    model::{Fallback, Retry},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
@@ -29,6 +34,10 @@ pub struct ModelCallEnd {
     /// The failure, of a call that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallFailure>,
+    /// The models that were asked before and failed, in order. The call began with the first of them; `model_id` here is the model
+    /// that answered, or that was asked last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<Fallback>,
     /// The reason why a chat model stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,

@@ -106,6 +106,7 @@ impl RunArtifacts {
         source: &str,
     ) -> Result<ArtifactRef, ApiError> {
         self.take(bytes.len())?;
+        self.run.has_quota()?;
         let mut writer = self.writer()?;
         let writer = blocking(move || {
             writer.write(&bytes)?;
@@ -239,7 +240,7 @@ impl ArtifactCalls for RunCalls {
                     "a name has 1 to {MAX_NAME_BYTES} bytes and no control characters"
                 )));
             }
-            Ok(())
+            run.has_quota()
         };
         let mut content = Draft::Empty;
         let effect = async |()| {

@@ -180,7 +180,8 @@ impl RunCalls {
         let allowed = || {
             sized?;
             room?;
-            run.has_room(count)
+            run.has_room(count)?;
+            run.has_quota()
         };
         let digest = run.journal.digest_of_recorded(&batch, || results::displayed(batch.clone()));
         let (sets_state, metadata, mut batch, mut written_to) = (batch.sets_state(), batch.metadata(), Some(batch), None);

@@ -331,6 +331,10 @@ impl ChildCalls for RunCalls {
         let allowed = || self.may_start(&request, bytes);
         let effect = async |ticket| {
             let objective = request.objective.clone();
+            if let Ok(id) = runner_id.parse() {
+                let waited = self.neighbours.await_runner(&id).await;
+                waited.map_err(|error| ApiError::retryable(ErrorCode::RuntimeError, error.to_string()))?;
+            }
             let child_request = self.child_request(request.clone())?;
             let id = self.neighbours.start_child(run, &self.event, child_request).await?;
             let fact = Fact::ChildStarted(ChildStart { objective, run_id: id.to_string(), runner_id: runner_id.clone() });

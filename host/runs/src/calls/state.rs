@@ -31,7 +31,9 @@ impl RunCalls {
         let scope_key = found.clone().unwrap_or_default();
         let allowed = || {
             found?;
-            within("a state value", bytes, run.limits.state_value_bytes)
+            within("a state value", bytes, run.limits.state_value_bytes)?;
+            // What is deleted makes room.
+            if text.is_some() { run.has_quota() } else { Ok(()) }
         };
         let effect = async |ticket| {
             let value = parse()?.map(results::raw).transpose()?;

@@ -88,7 +88,11 @@ impl StorageCalls for RunCalls {
         let run = &*self.run;
         let (bytes, limit) = (value.len(), usize::try_from(run.limits.storage_value_bytes).unwrap_or(usize::MAX));
         let found = self.stored(area, &key, "storage.set");
-        let allowed = || found.clone().and_then(|_| within("a storage value", bytes, limit));
+        let allowed = || {
+            found.clone()?;
+            within("a storage value", bytes, limit)?;
+            run.has_quota()
+        };
         let digest = run.journal.digest(&(area, &key, request_digest::bytes(&value)));
         let effect = async |ticket| self.put_storage(ticket, &found.clone()?, &key, Some(value)).await;
         let call = Call::write("storage.set", digest).resource(key.as_str()).scope(area.as_str()).bytes(bytes);

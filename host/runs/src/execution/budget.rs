@@ -13,6 +13,8 @@ use agent_host_facts::record::Limit;
 use agent_host_protocol::{ApiError, ErrorCode, run::ModelUsage};
 use serde_json::json;
 
+use crate::policy::key_limits::KeySpending;
+
 /// Sums, and their limits.
 #[derive(Debug, Default)]
 pub(crate) struct Spending {
@@ -66,12 +68,19 @@ pub(crate) struct RunBudget {
     own: Spending,
     /// The sums of the whole tree of runs, where the run may be one of several.
     tree: Option<Arc<Spending>>,
+    /// The use of the API key that pays. It ends no run that has begun.
+    key: Option<Arc<KeySpending>>,
 }
 
 impl RunBudget {
     /// A budget of which `used` is spent, within that of the tree.
     pub(crate) fn new(limits: Budget, used: &ModelUsage, tree: Option<Arc<Spending>>) -> Self {
-        Self { own: Spending::new(limits, used), tree }
+        Self { own: Spending::new(limits, used), tree, key: None }
+    }
+
+    /// The same, charged to the use of a key.
+    pub(crate) fn charged_to(self, key: Option<Arc<KeySpending>>) -> Self {
+        Self { key, ..self }
     }
 
     /// Fails if a limit is reached.
@@ -92,6 +101,9 @@ impl RunBudget {
         self.own.add(used);
         if let Some(tree) = &self.tree {
             tree.add(used);
+        }
+        if let Some(key) = &self.key {
+            key.add(used.tokens());
         }
         if before { None } else { self.reached() }
     }

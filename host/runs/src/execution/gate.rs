@@ -35,6 +35,7 @@ use super::{
 use crate::record::{
     facts::Fact,
     journal::{CallId, Effect, Journal, Outcome, RecordedCall, RequestDigest, Step, Stop},
+    ledger_failed,
 };
 
 /// The rates of the calls of one run.
@@ -241,7 +242,8 @@ impl Execution {
         if self.deadline.is_past() {
             return Err(past_deadline());
         }
-        Ok(())
+        // In a cluster, no effect begins when another host may have taken over.
+        self.ledger.check_lease().map_err(ledger_failed)
     }
 
     fn take_call(&self, rate: Rate) -> Result<(), ApiError> {

@@ -9,9 +9,11 @@ use std::{
     time::Instant,
 };
 
-use agent_host_protocol::{Limits, RunId};
+use agent_host_protocol::{Limits, RunId, RunLogSource, time};
 use agent_host_sandbox::{LogSource, RunLog};
 use parking_lot::Mutex;
+
+use super::run_logs::{LiveLog, RunLogs};
 
 /// A line longer than this is cut: nobody reads it.
 const MAX_LINE: usize = 4 * 1024;
@@ -20,13 +22,15 @@ const LINE_PREFIX: usize = 256;
 /// Bytes of the end of the log that a failed run shows.
 const TAIL: usize = 2 * 1024;
 
-/// Takes the diagnostic lines of one run to the host's own log, and keeps the newest for the record of a failure.
+/// Takes the diagnostic lines of one run to the host's own log and to the kept log of the run, and holds the newest for the record
+/// of a failure.
 pub(crate) struct GuestLog {
     run_id: RunId,
     /// True while an earlier execution has already written the present output.
     replaying: Arc<AtomicBool>,
     per_second: u32,
-    kept_bytes: usize,
+    /// The kept logs, and the most bytes of this one. `None` during offline replay, and where none are to be kept.
+    kept: Option<(Arc<RunLogs>, usize)>,
     state: Mutex<State>,
 }
 
@@ -34,26 +38,29 @@ pub(crate) struct GuestLog {
 struct State {
     /// The beginning of a line that is not complete.
     partial: Vec<u8>,
+    /// The newest lines, about [`TAIL`] bytes.
     lines: VecDeque<String>,
-    kept_bytes: usize,
+    line_bytes: usize,
+    /// The kept log, from the first line on.
+    live: Option<Arc<LiveLog>>,
     /// Bytes taken in the second that began at `since`.
     bytes_this_second: u32,
     since: Option<Instant>,
     dropped: u64,
+    /// Dropped bytes that the kept log does not mention yet.
+    unmentioned: u64,
 }
 
 impl GuestLog {
-    pub(crate) fn new(run_id: RunId, limits: &Limits, replaying: Arc<AtomicBool>) -> Self {
-        Self { run_id, replaying, per_second: limits.log_bytes_per_second, kept_bytes: limits.log_bytes, state: Mutex::default() }
+    pub(crate) fn new(run_id: RunId, limits: &Limits, replaying: Arc<AtomicBool>, kept: Option<Arc<RunLogs>>) -> Self {
+        let kept = kept.map(|logs| (logs, limits.log_bytes)).filter(|(_, max_bytes)| *max_bytes > 0);
+        Self { run_id, replaying, per_second: limits.log_bytes_per_second, kept, state: Mutex::default() }
     }
 
     /// The end of the log, for the record of a failure.
     pub(crate) fn tail(&self) -> Option<String> {
         let mut state = self.state.lock();
-        if !state.partial.is_empty() {
-            let line = std::mem::take(&mut state.partial);
-            self.line(&mut state, LogSource::Stderr, &line);
-        }
+        self.finish(&mut state);
         let mut tail: Vec<&str> = Vec::new();
         let mut bytes = 0;
         for line in state.lines.iter().rev() {
@@ -71,6 +78,30 @@ impl GuestLog {
         (!text.is_empty()).then_some(text)
     }
 
+    /// Ends the last line, which the guest has not ended, and mentions bytes that were dropped.
+    fn finish(&self, state: &mut State) {
+        if !state.partial.is_empty() {
+            let line = std::mem::take(&mut state.partial);
+            self.line(state, LogSource::Stderr, &line);
+        }
+        self.mention_dropped(state);
+    }
+
+    fn mention_dropped(&self, state: &mut State) {
+        let dropped = std::mem::take(&mut state.unmentioned);
+        if dropped > 0 {
+            let text = format!("{dropped} bytes were dropped: over limits.log_bytes_per_second");
+            self.keep(state, RunLogSource::Host, &text, Some(dropped));
+        }
+    }
+
+    fn keep(&self, state: &mut State, source: RunLogSource, text: &str, dropped: Option<u64>) {
+        if let Some((logs, max_bytes)) = &self.kept {
+            let live = state.live.get_or_insert_with(|| logs.open(self.run_id, *max_bytes));
+            live.push(time::now(), source, text.to_owned(), dropped);
+        }
+    }
+
     fn line(&self, state: &mut State, source: LogSource, line: &[u8]) {
         let line = printable(line);
         if line.is_empty() {
@@ -83,12 +114,34 @@ impl GuestLog {
             LogSource::Info => tracing::info!(target: "agent_host::guest", run_id = %self.run_id, "{line}"),
             _ => tracing::debug!(target: "agent_host::guest", run_id = %self.run_id, "{line}"),
         }
-        state.kept_bytes += line.len();
+        self.keep(state, source_of(source), &line, None);
+        state.line_bytes += line.len() + 1;
         state.lines.push_back(line);
-        while state.kept_bytes > self.kept_bytes {
-            let Some(oldest) = state.lines.pop_front() else { break };
-            state.kept_bytes -= oldest.len();
+        while let Some(oldest) = state.lines.front()
+            && state.line_bytes - oldest.len() > TAIL
+        {
+            state.line_bytes -= oldest.len() + 1;
+            state.lines.pop_front();
         }
+    }
+}
+
+impl Drop for GuestLog {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(self.state.get_mut());
+        self.finish(&mut state);
+    }
+}
+
+fn source_of(source: LogSource) -> RunLogSource {
+    match source {
+        LogSource::Stdout => RunLogSource::Stdout,
+        LogSource::Stderr => RunLogSource::Stderr,
+        LogSource::Trace => RunLogSource::Trace,
+        LogSource::Debug => RunLogSource::Debug,
+        LogSource::Info => RunLogSource::Info,
+        LogSource::Warn => RunLogSource::Warn,
+        LogSource::Error => RunLogSource::Error,
     }
 }
 
@@ -112,6 +165,7 @@ impl RunLog for GuestLog {
         if state.since.is_none_or(|since| since.elapsed().as_secs() >= 1) {
             state.since = Some(Instant::now());
             state.bytes_this_second = 0;
+            self.mention_dropped(&mut state);
         }
         for piece in bytes.split_inclusive(|byte| *byte == b'\n').flat_map(|line| line.chunks(MAX_LINE)) {
             let text = piece.strip_suffix(b"\n");
@@ -120,6 +174,7 @@ impl RunLog for GuestLog {
             let taken = state.bytes_this_second.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
             if taken > self.per_second {
                 state.dropped += piece.len() as u64;
+                state.unmentioned += piece.len() as u64;
                 continue;
             }
             state.bytes_this_second = taken;
@@ -137,7 +192,7 @@ mod tests {
     use super::*;
 
     fn log(limits: &Limits) -> GuestLog {
-        GuestLog::new(RunId::new(), limits, Arc::default())
+        GuestLog::new(RunId::new(), limits, Arc::default(), None)
     }
 
     #[test]
@@ -153,13 +208,14 @@ mod tests {
     fn short_lines_cost_what_the_host_writes_for_them() {
         let log = log(&Limits { log_bytes_per_second: 10_000, ..Limits::default() });
         log.write(LogSource::Stdout, &b"x\n".repeat(10_000));
-        let lines = log.state.lock().lines.len();
+        let state = log.state.lock();
+        let lines = state.lines.len();
         assert_eq!(lines, 10_000 / (LINE_PREFIX + 2));
     }
 
     #[test]
     fn a_flood_is_cut_and_counted() {
-        let log = log(&Limits { log_bytes_per_second: 1000, log_bytes: 500, ..Limits::default() });
+        let log = log(&Limits { log_bytes_per_second: 1000, ..Limits::default() });
         for _ in 0..1000 {
             log.write(LogSource::Stdout, b"0123456789 0123456789 0123456789\n");
         }
@@ -167,6 +223,31 @@ mod tests {
         let tail = log.tail().unwrap();
         assert!(tail.contains("bytes of log were dropped"), "{tail}");
         let state = log.state.lock();
-        assert!(state.kept_bytes <= 500 && state.partial.len() <= MAX_LINE);
+        assert!(state.line_bytes <= TAIL + MAX_LINE && state.partial.len() <= MAX_LINE);
+    }
+
+    #[test]
+    fn lines_are_kept_with_their_run_and_dropped_bytes_are_mentioned() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = Arc::new(RunLogs::new(dir.path()));
+        let limits = Limits { log_bytes_per_second: 1000, ..Limits::default() };
+        let silent = GuestLog::new(RunId::new(), &limits, Arc::default(), Some(Arc::clone(&logs)));
+        drop(silent);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a run without a log has no file");
+        let run_id = RunId::new();
+        let log = GuestLog::new(run_id, &limits, Arc::default(), Some(Arc::clone(&logs)));
+        log.write(LogSource::Info, b"first\n");
+        log.write(LogSource::Stdout, &[b'x'; 2000]);
+        log.write(LogSource::Stderr, b"no end of the line");
+        drop(log);
+        let page = logs.page(run_id, 0, 10).unwrap();
+        let kept: Vec<_> = page.items.iter().map(|line| (line.no, line.source, line.text.as_str(), line.dropped_bytes)).collect();
+        let mention = "2000 bytes were dropped: over limits.log_bytes_per_second";
+        let expect = [
+            (1, RunLogSource::Info, "first", None),
+            (2, RunLogSource::Stderr, "no end of the line", None),
+            (3, RunLogSource::Host, mention, Some(2000)),
+        ];
+        assert_eq!(kept, expect);
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod neighbours;
 pub(crate) mod open_calls;
 pub(crate) mod refusals;
 pub(crate) mod registry;
+pub(crate) mod run_logs;
 pub(crate) mod shared;
 pub(crate) mod spans;
 pub(crate) mod waits;
@@ -47,7 +48,10 @@ use self::{
     waits::Waits,
     writer::{ExecutionWriter, RunWriter, UnwrittenStart},
 };
-use crate::record::{journal::Journal, ledger_failed, seen::SeenTags, terms::Terms, transcript::ItemPlace};
+use crate::{
+    policy::key_limits::KeySpending,
+    record::{journal::Journal, ledger_failed, seen::SeenTags, terms::Terms, transcript::ItemPlace},
+};
 
 /// One execution of a run. The calls of the run and its background tasks share its parts.
 pub(crate) struct Execution {
@@ -127,6 +131,8 @@ pub(crate) struct NewExecution<'a> {
     pub(crate) used: ModelUsage,
     /// Use of models by the tree of the run, where it has a budget and may be one of several.
     pub(crate) tree: Option<Arc<Spending>>,
+    /// Use of the API key that pays for the run.
+    pub(crate) key: Option<Arc<KeySpending>>,
     /// `None` during offline replay.
     pub(crate) metrics: Option<Metrics>,
 }
@@ -162,7 +168,7 @@ impl Execution {
             journal,
             open: OpenCalls::of_attempt(attempt),
             rates: Rates::new(&limits),
-            budget: RunBudget::new(terms.budget.unwrap_or_default(), &parts.used, parts.tree),
+            budget: RunBudget::new(terms.budget.unwrap_or_default(), &parts.used, parts.tree).charged_to(parts.key),
             waits: Waits::new(parts.mail),
             family: Family::default(),
             knowledge: Knowledge::default(),
@@ -181,6 +187,11 @@ impl Execution {
             return Ok(());
         }
         Err(ApiError::new(ErrorCode::PayloadTooLarge, format!("a run has at most {most} events")))
+    }
+
+    /// Fails if the workspace of the run keeps as many bytes as it may.
+    pub(crate) fn has_quota(&self) -> Result<(), ApiError> {
+        self.ledger.check_quota(self.terms.grant.workspace()).map_err(ledger_failed)
     }
 
     /// Takes room in the record for so many bytes of results, also for those that an earlier execution has emitted; fails if

@@ -18,6 +18,9 @@ pub(crate) trait Neighbours: Send + Sync {
     /// The runner that serves under this id.
     fn runner(&self, id: &RunnerId) -> Option<Runner>;
 
+    /// Waits for a runner whose plugin may still be compiled at the start of the host; fails if it has not come in time.
+    async fn await_runner(&self, id: &RunnerId) -> Result<(), HostError>;
+
     /// Starts a child of a run. The child is durable when this function returns. A repeated call returns the same child.
     async fn start_child(&self, parent: &Arc<Execution>, event: &Event, request: ChildRequest) -> Result<RunId, ApiError>;
 
@@ -65,6 +68,10 @@ pub(crate) struct NoNeighbours;
 impl Neighbours for NoNeighbours {
     fn runner(&self, _: &RunnerId) -> Option<Runner> {
         None
+    }
+
+    async fn await_runner(&self, _: &RunnerId) -> Result<(), HostError> {
+        Ok(())
     }
 
     async fn start_child(&self, _: &Arc<Execution>, _: &Event, _: ChildRequest) -> Result<RunId, ApiError> {

@@ -19,7 +19,7 @@ use agent_host_protocol::{
     time,
 };
 use agent_host_providers::{
-    models::{CallBounds, Model, ModelPrice, Retries},
+    models::{AskedModel, CallBounds, Model, ModelPrice, Retries},
     trace::Span,
 };
 use parking_lot::Mutex;
@@ -159,6 +159,13 @@ impl Observer {
 
     fn none() -> Self {
         Self { subject: None, metrics: None, span: Span::nothing(), began: Instant::now() }
+    }
+
+    /// Another model of the fallback chain was asked: what it used is its own.
+    fn asked(&mut self, asked: &AskedModel) {
+        if let Some(ObservedSubject::Model(model, _, price)) = &mut self.subject {
+            (*model, *price) = (asked.model_id.clone(), asked.price);
+        }
     }
 
     /// The call is over. Returns the use of its model.
@@ -363,10 +370,18 @@ impl OpenCall {
 
     /// The call has ended: metric, span and fact are made of its outcome.
     pub(crate) async fn end(mut self, outcome: CallOutcome<'_>) {
+        let (asked, fallbacks) = self.retries.take_models();
+        let answered_by = asked.map(|asked| {
+            self.observer.asked(&asked);
+            asked.model_id
+        });
         let used = self.observer.observe(outcome);
         let Some(call) = self.run.open.0.lock().open.remove(&self.number) else { return };
         let fact = call.subject.end(call.began.elapsed(), outcome, self.run.limits.result_bytes / 2);
-        let fact = fact.with_cost(used.and_then(|used| used.cost_micros), self.retries.take()).with_output(*self.output.lock());
+        let fact = fact
+            .with_cost(used.and_then(|used| used.cost_micros), self.retries.take())
+            .with_output(*self.output.lock())
+            .with_fallbacks(answered_by, fallbacks);
         let reached = used.and_then(|used| self.run.budget.spend(&used)).map(Fact::LimitReached);
         // The call is done: that its end could not be written must not take the answer from the guest. The ledger that
         // cannot write fails the run by itself.

@@ -1,11 +1,11 @@
 //! Events, runs, actions and deliveries: the facade delegates each to the room that owns it.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use agent_host_config::{BindingConfig, BusyThread};
 use agent_host_facts::Fact;
 use agent_host_ledger::{AuditRecord, DeletedData, EventRecord, Feed, FeedBounds, FeedStep, Idempotency, Ledger, LedgerError};
-use agent_host_protocol::{Page, Principal, Run, RunEvent, RunId, event::Envelope, grant::ConversationKey};
+use agent_host_protocol::{Page, Principal, Run, RunEvent, RunId, RunLogPage, event::Envelope, grant::ConversationKey};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
     threads::ThreadKey,
 };
 use crate::{
+    execution::run_logs::{kept_log, logs_path},
     intake::{
         accept::{AcceptedEvent, NewEntries, no_entries},
         agents::{Agent, AgentRun},
@@ -39,6 +40,22 @@ use crate::{
 };
 
 impl Host {
+    /// At most `limit` lines of the kept log of a run after the cursor `after`, those of a running execution included. Blocks.
+    ///
+    /// # Errors
+    /// [`HostError::InvalidCursor`] where the cursor is none of a log, [`HostError::Unavailable`] where a file cannot be read or written.
+    pub fn run_log(&self, id: RunId, after: Option<&str>, limit: u32) -> Result<RunLogPage, HostError> {
+        let after = log_cursor(after)?;
+        let page = self.0.cell.runs.logs.page(id, after, limit as usize);
+        page.map_err(|error| HostError::Unavailable(format!("the log of run {id} cannot be read: {error}")))
+    }
+
+    /// True while an execution may write to the log of a run.
+    #[must_use]
+    pub fn is_logging(&self, id: RunId) -> bool {
+        self.0.cell.runs.logs.is_open(id)
+    }
+
     /// Waits until a run has ended, at most `timeout`; gives its record as it is then.
     ///
     /// # Errors
@@ -63,7 +80,20 @@ impl Host {
     /// Fails if the event is malformed, repeats a key with another body, or cannot be accepted now. Nothing is written
     /// then.
     pub async fn accept(&self, envelope: Envelope, idempotency: Option<Idempotency>) -> Result<AcceptedEvent, HostError> {
-        self.0.cell.intake.accept(envelope, idempotency, &no_entries).await
+        self.0.cell.intake.accept(envelope, idempotency, &no_entries, None).await
+    }
+
+    /// As [`Host::accept`], with the key whose budget pays for the runs ([`Host::charged_key`]).
+    ///
+    /// # Errors
+    /// As [`Host::accept`].
+    pub async fn accept_charged(
+        &self,
+        envelope: Envelope,
+        idempotency: Option<Idempotency>,
+        charged_key: Option<String>,
+    ) -> Result<AcceptedEvent, HostError> {
+        self.0.cell.intake.accept(envelope, idempotency, &no_entries, charged_key).await
     }
 
     /// Accepts an event for one runner, whatever the configuration binds.
@@ -84,9 +114,15 @@ impl Host {
     /// The agent with this id.
     ///
     /// # Errors
-    /// Fails if no binding has this id, or the binding has no runner.
+    /// Fails if no binding has this id, or the binding has no runner; with [`HostError::RunnerCompiling`] where the runner may be among the
+    /// plugins that are still being compiled.
     pub fn agent(&self, id: &str) -> Result<Agent, HostError> {
         self.0.cell.intake.agent(id)
+    }
+
+    /// Waits for an agent whose runner may still be compiled at the start of the host, at most `limits.runner_wait_ms`.
+    pub async fn await_agent(&self, id: &str) {
+        self.0.cell.intake.await_agent(id).await;
     }
 
     /// Creates a run of an agent for a message of a client, whatever the `match` of its binding says, with entries in the
@@ -471,4 +507,19 @@ impl Host {
     pub fn delivery_counts(&self) -> (usize, usize) {
         self.0.cell.intake.delivery_counts()
     }
+}
+
+/// The number of a cursor of a kept log.
+fn log_cursor(cursor: Option<&str>) -> Result<u64, HostError> {
+    let Some(cursor) = cursor else { return Ok(0) };
+    cursor.parse().map_err(|_| HostError::InvalidCursor("this is not a cursor of the log of a run".to_owned()))
+}
+
+/// The kept log of a run in a data directory that no host uses: at most `limit` lines after the cursor `after`. Blocks.
+///
+/// # Errors
+/// As [`Host::run_log`].
+pub fn kept_run_log(data_dir: &Path, id: RunId, after: Option<&str>, limit: u32) -> Result<RunLogPage, HostError> {
+    let page = kept_log(&logs_path(data_dir), id, log_cursor(after)?, limit as usize);
+    page.map_err(|error| HostError::Unavailable(format!("the log of run {id} cannot be read: {error}")))
 }

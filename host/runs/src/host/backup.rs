@@ -37,6 +37,7 @@ pub fn backup_to(config: &Config, to: PathBuf) -> Backup {
         "knowledge: the indexes of the knowledge bases; copy the folder while nothing is added, or add the documents again"
             .to_owned(),
         "compiled code and search indexes: the host makes them again".to_owned(),
+        "run-logs: the kept logs of runs".to_owned(),
     ];
     Backup {
         to,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use agent_host_ledger::Ledger;
 
-use crate::{execution::Shared, intake::Intake, lifecycle::Runs, record::HostError};
+use crate::{execution::Shared, intake::Intake, lifecycle::Runs, policy::keys::Keys, record::HostError};
 
 /// One ledger with its runs and the handle to them. The embedded host has one cell. No value outside of a cell refers to
 /// its runs, so a closed cell can be dropped as a whole.
@@ -21,6 +21,7 @@ impl Cell {
         let runs = Runs::open(shared, ledger.clone()).await?;
         let intake = Intake::new(&runs);
         let cell = Self { ledger, runs, intake };
+        tokio::spawn(Arc::clone(&cell.runs.logs).keep_writing(cell.runs.stopping.clone()));
         cell.runs.recover().await?;
         cell.runs.watch_executors();
         cell.runs.keep_time();
@@ -33,7 +34,7 @@ impl Cell {
     /// Closes the cell: it takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
     /// are still active go on at the next start where their binding lets them, and end as `host_restarted` where it does not;
     /// runs that wait stay where they are.
-    pub(crate) async fn close(&self, grace: Duration) {
+    pub(crate) async fn close(&self, grace: Duration, keys: &Keys) {
         let runs = &self.runs;
         runs.stopping.cancel();
         runs.tasks.close();
@@ -44,6 +45,11 @@ impl Cell {
                 tracing::error!("some runs could not be ended; they will be ended when the host starts again");
             }
         }
+        if let Err(error) = keys.write_usage(&self.ledger).await {
+            tracing::warn!(%error, "the tokens that keys have used could not be written");
+        }
+        let logs = Arc::clone(&runs.logs);
+        let _ = tokio::task::spawn_blocking(move || logs.write_all()).await;
         if let Err(error) = self.ledger.clone().close().await {
             tracing::error!(%error, "the ledger could not be closed cleanly; nothing that was acknowledged is lost");
         }

@@ -53,6 +53,12 @@ impl Cell {
             self.ledger.put_entries(&entries).await?;
         }
         let forgotten = self.ledger.forget_conversation(forget).await?;
+        let (logs, runs) = (std::sync::Arc::clone(&self.runs.logs), runs);
+        blocking(move || {
+            let removed = logs.forget(runs.iter().map(|record| record.run.run_id));
+            removed.map_err(|error| HostError::Unavailable(format!("the logs of its runs could not be removed: {error}")))
+        })
+        .await?;
         let (services, of) = (std::sync::Arc::clone(&shared.setup().services), key.clone());
         blocking(move || services.forget_transcript(&of).map_err(|error| HostError::Unavailable(error.message))).await?;
         tracing::info!(?forgotten, "a conversation was forgotten");

@@ -1,9 +1,10 @@
 //! The host: the assembly of the rooms, and a facade that only delegates.
 
-mod api;
+pub(crate) mod api;
 mod backup;
 mod cell;
 pub(crate) mod evidence;
+pub(crate) mod excerpts;
 mod executors;
 pub(crate) mod follow;
 mod follow_thread;
@@ -26,9 +27,9 @@ use std::{
 };
 
 use agent_host_config::{Config, ConfigError};
-use agent_host_ledger::Ledger;
+use agent_host_ledger::{ClusterError, ClusterOptions, Ledger, OpenError, PostgresServer, Standby};
 use agent_host_protocol::{ApiError, Limits, PluginReport, Principal, RunnerId, RunnerManifest};
-use agent_host_providers::egress::Response;
+use agent_host_providers::{egress::Response, secret::Secret};
 use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
 use tokio::sync::{Mutex, watch};
 
@@ -53,6 +54,10 @@ use crate::{
     },
     record::HostError,
 };
+
+/// Least length of the secret of a cluster, in bytes: whoever reaches the listener for hosts may guess as often as wanted, without the
+/// host.
+const MIN_CLUSTER_SECRET: usize = 32;
 
 /// The running kernel. Cheap to clone; [`Host::shutdown`] stops it for all clones.
 #[derive(Clone)]
@@ -85,17 +90,36 @@ impl Host {
     /// Fails as [`Host::start`] does.
     pub async fn start_with(config: Config, compiler: Option<PathBuf>) -> Result<Self, StartError> {
         config.check()?;
-        for dir in [&config.data_dir, &config.plugins_dir] {
-            std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { path: dir.clone(), source })?;
+        if config.cluster.is_some() {
+            return Err(StartError::InCluster);
         }
-        let options = agent_host_ledger::Options {
-            min_free_disk_bytes: config.limits.min_free_disk_bytes,
-            artifact_unreferenced: Duration::from_millis(config.limits.artifact_unreferenced_ms),
-            ..agent_host_ledger::Options::new(config.data_dir.join("ledger"))
-        };
+        make_directories(&config)?;
+        let options = ledger_options(&config);
         let ledger = tokio::task::spawn_blocking(move || options.open())
             .await
             .map_err(|error| HostError::Internal(error.to_string()))??;
+        Self::start_on(ledger, config, compiler).await
+    }
+
+    /// Joins the cluster of the configuration as a host that follows; see [`Standby::activate`]. `None` where the configuration has
+    /// a ledger of its own.
+    ///
+    /// # Errors
+    /// Fails where the cluster cannot be joined.
+    pub async fn join(config: &Config, version: &str) -> Result<Option<Standby>, StartError> {
+        config.check()?;
+        let Some(cluster) = cluster_options(config, version)? else { return Ok(None) };
+        make_directories(config)?;
+        let options = ledger_options(config);
+        let joined = tokio::task::spawn_blocking(move || Standby::join(options, &cluster)).await;
+        Ok(Some(joined.map_err(|error| HostError::Internal(error.to_string()))??))
+    }
+
+    /// As [`Host::start_with`], on a ledger that is open: that of a cluster, which this host has taken over.
+    ///
+    /// # Errors
+    /// Fails as [`Host::start`] does.
+    pub async fn start_on(ledger: Ledger, config: Config, compiler: Option<PathBuf>) -> Result<Self, StartError> {
         upkeep::set_clock(&ledger)?;
         let sandbox = agent_host_sandbox::Options {
             limits: config.limits.clone(),
@@ -106,11 +130,13 @@ impl Host {
         .build()?;
         let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
         let setup = Setup::new(config, &ledger, None).await?;
+        ledger.set_quotas(setup.quotas());
         let keys = Keys::open(&ledger)?;
         let shared = Arc::new(Shared::new(setup, sandbox, plugins, keys));
         readiness::log_problems(&shared);
         let cell = Cell::open(&shared, ledger).await?;
         cell.keep_clean(&shared);
+        cell.keep_key_usage(&shared);
         cell.watch_clock();
         let threads = Threads::new(cell.ledger.clone());
         Ok(Self(Arc::new(Assembly { shared, cell, threads, reloading: Reloads::default(), backing_up: Arc::default() })))
@@ -121,7 +147,7 @@ impl Host {
     /// not; runs that wait stay where they are.
     pub async fn shutdown(&self, grace: Duration) {
         self.0.shared.stopping.cancel();
-        self.0.cell.close(grace).await;
+        self.0.cell.close(grace, &self.0.shared.keys).await;
         self.0.shared.setup().services.tools.shutdown().await;
     }
 
@@ -274,6 +300,14 @@ impl Host {
         self.keys().holder(id)
     }
 
+    /// The key whose budget pays for a run that this principal begins; `None` for principals without a budget.
+    ///
+    /// # Errors
+    /// [`HostError::TokenBudget`] if its budget of today is used up.
+    pub fn charged_key(&self, principal: &Principal) -> Result<Option<String>, HostError> {
+        self.keys().charged(principal)
+    }
+
     /// The remaining validity of a principal; `None` without an end.
     #[must_use]
     pub fn welcome(&self, principal: &Principal) -> Option<Validity> {
@@ -333,4 +367,49 @@ pub async fn inspect(path: &Path, limits: &Limits) -> Result<PluginReport, Sandb
     let limits = Limits { max_live_runs: 1, ..limits.clone() };
     let sandbox: Sandbox = agent_host_sandbox::Options { limits, code_cache: None, compiler: None, components: None }.build()?;
     Ok(sandbox.inspect(path).await)
+}
+
+fn make_directories(config: &Config) -> Result<(), StartError> {
+    for dir in [&config.data_dir, &config.plugins_dir] {
+        std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { path: dir.clone(), source })?;
+    }
+    Ok(())
+}
+
+fn ledger_options(config: &Config) -> agent_host_ledger::Options {
+    agent_host_ledger::Options {
+        min_free_disk_bytes: config.limits.min_free_disk_bytes,
+        artifact_unreferenced: Duration::from_millis(config.limits.artifact_unreferenced_ms),
+        ..agent_host_ledger::Options::new(config.data_dir.join("ledger"))
+    }
+}
+
+/// The membership that a configuration asks for. `None` where it has a ledger of its own.
+///
+/// # Errors
+/// [`StartError::Ledger`] where the URL is wrong, [`StartError::Password`] where the password cannot be read.
+pub fn cluster_options(config: &Config, version: &str) -> Result<Option<ClusterOptions>, StartError> {
+    let (Some(ledger), Some(cluster)) = (&config.ledger, &config.cluster) else { return Ok(None) };
+    let password = cluster.password.as_ref().map(Secret::read).transpose()?;
+    let server = PostgresServer::parse(ledger, password.map(|password| password.expose().to_owned()));
+    Ok(Some(ClusterOptions {
+        server: server.map_err(|error| OpenError::from(ClusterError::from(error)))?,
+        advertise: cluster.advertise.clone(),
+        version: version.to_owned(),
+        lease: Duration::from_millis(cluster.lease_ms),
+    }))
+}
+
+/// The secret by which the hosts of a cluster know each other. `None` where requests are not forwarded.
+///
+/// # Errors
+/// [`StartError::ClusterSecret`] where it cannot be read, [`StartError::ShortClusterSecret`] where it could be guessed.
+pub fn cluster_secret(config: &Config) -> Result<Option<Secret>, StartError> {
+    let Some(reference) = config.cluster.as_ref().and_then(|cluster| cluster.secret.as_ref()) else { return Ok(None) };
+    let secret = Secret::read(reference).map_err(StartError::ClusterSecret)?;
+    let bytes = secret.expose().len();
+    if bytes < MIN_CLUSTER_SECRET {
+        return Err(StartError::ShortClusterSecret { bytes, least: MIN_CLUSTER_SECRET });
+    }
+    Ok(Some(secret))
 }

@@ -120,6 +120,9 @@ impl Cell {
         for (queue, depth) in self.runs.waiting.depths() {
             shared.metrics.queued(&queue, depth);
         }
+        let setup = shared.setup();
+        let quotas = setup.config.quotas.workspaces.keys();
+        let workspaces = quotas.filter_map(|id| Some((id.clone(), self.ledger.workspace_bytes(id).ok()?))).collect();
         let plugins = shared.plugins.reports();
         let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
         Now {
@@ -130,6 +133,7 @@ impl Cell {
             refused: count(PluginStatus::Refused),
             actions: self.count_open_actions(),
             ledger: self.ledger.activity(),
+            workspaces,
         }
     }
 

@@ -13,6 +13,8 @@ use agent_host_protocol::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
+use super::excerpts::{ListedRun, with_excerpts};
+
 /// Reads the records of a host. Cheap to clone. Every read blocks for as long as the disk takes.
 ///
 /// The errors of all reads are those of the ledger: a cursor or a limit that is not valid, or a ledger that is damaged or not
@@ -43,6 +45,19 @@ impl Records {
     /// See [`Records`].
     pub fn runs(&self, filter: &RunFilter, cursor: Option<&str>, limit: u32) -> Result<Page<Run>, LedgerError> {
         self.0.runs_page(filter, cursor, limit)
+    }
+
+    /// A page of runs, newest first, each with the beginnings of what it was asked and answered.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn runs_with_excerpts(
+        &self,
+        filter: &RunFilter,
+        cursor: Option<&str>,
+        limit: u32,
+    ) -> Result<Page<ListedRun>, LedgerError> {
+        with_excerpts(&self.0, self.0.runs_page(filter, cursor, limit)?)
     }
 
     /// The terms that a run was created with.

@@ -24,6 +24,7 @@ use crate::{
 /// Settings that the host reads once at its start: keys and whole sections, named as in the file. The engine with its pool
 /// of instances, the files of the ledger and the listener depend on them.
 const NEEDS_RESTART: &[&str] = &[
+    "cluster",
     "harnesses",
     "server",
     "limits.artifact_unreferenced_ms",
@@ -174,6 +175,7 @@ async fn replace_setup(shared: &Shared, cell: &Cell, config: Config) -> Result<R
         // The tasks that the new setup has started would never be stopped.
         return Err(ReloadError::ShuttingDown);
     }
+    cell.ledger.set_quotas(after.quotas());
     shared.replace_setup(after);
     cell.intake.setup_changed();
     let mut generation = 0;

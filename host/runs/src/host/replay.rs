@@ -11,7 +11,7 @@ use agent_host_protocol::{
     context::RunContext,
     run::{ModelUsage, RunFailure},
 };
-use agent_host_sandbox::{Component, ComputeShare, Outcome, Sandbox};
+use agent_host_sandbox::{Component, ComputeShare, CpuBudget, Outcome, Sandbox};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -164,9 +164,10 @@ pub async fn replay(
         claim: None,
         used: ModelUsage::default(),
         tree: None,
+        key: None,
         metrics: None,
     }));
-    let log = Arc::new(GuestLog::new(recording.run.run_id, limits, Arc::default()));
+    let log = Arc::new(GuestLog::new(recording.run.run_id, limits, Arc::default(), None));
     let calls = Box::new(RunCalls {
         run: Arc::clone(&execution),
         event: Arc::new(recording.event.clone()),
@@ -178,7 +179,9 @@ pub async fn replay(
     let stopped = {
         let manifest = Arc::new(manifest.clone());
         let guest = sandbox.guest(place, &replay.component, granted, manifest, context, world, calls, log);
-        let mut guest = sandbox.pace(ComputeShare::default, guest);
+        // The deadline bounds it.
+        let cpu = Arc::new(CpuBudget::new(Duration::ZERO));
+        let mut guest = sandbox.pace(ComputeShare::default, cpu, guest);
         let stopped = tokio::select! {
             biased;
             stop = execution.waits.stopped() => Err(stop),
@@ -207,7 +210,13 @@ pub async fn replay(
 
 /// True if the recorded execution ended without outside influence.
 fn ended_by_itself(recording: &Recording) -> bool {
-    let host = [FailureCode::Cancelled, FailureCode::DeadlineExceeded, FailureCode::HostRestarted, FailureCode::HostError];
+    let host = [
+        FailureCode::Cancelled,
+        FailureCode::DeadlineExceeded,
+        FailureCode::CpuExceeded,
+        FailureCode::HostRestarted,
+        FailureCode::HostError,
+    ];
     match end(recording) {
         Some(end) => !host.iter().any(|code| code_of(&end) == Some(code.as_str())),
         None => false,

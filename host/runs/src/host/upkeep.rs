@@ -1,6 +1,10 @@
 //! Upkeep of a cell: what nothing refers to any more, and what has expired, is removed from time to time.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use agent_host_ledger::Ledger;
 use agent_host_protocol::time;
@@ -12,6 +16,8 @@ use crate::{execution::Shared, record::HostError};
 /// Runs whose journals are removed in one go.
 const PRUNED_AT_ONCE: usize = 256;
 
+/// Interval between two writes of the tokens that keys have used. A crash forgets the use of one.
+const USAGE: Duration = Duration::from_secs(5);
 /// Interval between two looks at the clock.
 const LOOK: Duration = Duration::from_secs(5);
 /// Time of the host that is ahead of the clock of the machine by less is worth no line.
@@ -69,6 +75,22 @@ impl Cell {
         });
     }
 
+    /// Writes the tokens that keys with a budget have used, from time to time.
+    pub(crate) fn keep_key_usage(&self, shared: &Arc<Shared>) {
+        let (cell, shared) = (self.clone(), Arc::clone(shared));
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = cell.runs.stopping.cancelled() => return,
+                    () = tokio::time::sleep(USAGE) => {}
+                }
+                if let Err(error) = shared.keys.write_usage(&cell.ledger).await {
+                    tracing::warn!(%error, "the tokens that keys have used could not be written");
+                }
+            }
+        });
+    }
+
     /// Removes from time to time what nothing refers to any more, and what has expired.
     pub(crate) fn keep_clean(&self, shared: &Arc<Shared>) {
         let (cell, shared) = (self.clone(), Arc::clone(shared));
@@ -82,6 +104,7 @@ impl Cell {
                 }
                 cell.prune_journals(&shared).await;
                 cell.prune_audit(&shared).await;
+                cell.prune_logs(&shared).await;
                 if let Err(error) = cell.intake.forget_created().await {
                     tracing::warn!(%error, "old idempotency keys could not be removed");
                 }
@@ -99,6 +122,23 @@ impl Cell {
             Ok(0) => {}
             Ok(records) => tracing::info!(records, "old audit records were removed"),
             Err(error) => tracing::warn!(%error, "old audit records could not be removed"),
+        }
+    }
+
+    /// Removes the kept logs of runs that ended long ago.
+    async fn prune_logs(&self, shared: &Shared) {
+        let kept = Duration::from_millis(shared.setup().config.retention.journals_ms);
+        let Some(before) = SystemTime::now().checked_sub(kept) else { return };
+        let (logs, ledger) = (Arc::clone(&self.runs.logs), self.ledger.clone());
+        // The log of a run that waits for weeks stays.
+        let may_go = move |run_id| match ledger.run(run_id) {
+            Ok(record) => record.is_none_or(|record| record.run.status.is_terminal()),
+            Err(_) => false,
+        };
+        match tokio::task::spawn_blocking(move || logs.prune(before, may_go)).await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(files)) => tracing::info!(files, "old logs of runs were removed"),
+            Ok(Err(error)) => tracing::warn!(%error, "old logs of runs could not be removed"),
         }
     }
 

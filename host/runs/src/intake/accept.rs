@@ -1,6 +1,10 @@
 //! Accepting an event: which bindings answer it, on what terms, committed before anyone hears of it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use agent_host_config::{BindingConfig, BusyThread, QueuePolicy};
 use agent_host_ledger::{
@@ -21,7 +25,7 @@ use agent_host_protocol::{
 use agent_host_providers::trace::{self, Attribute};
 use agent_host_sandbox::Runner;
 
-use super::{Intake, agents::ThreadBranch, delivery};
+use super::{Intake, IntakeOfCell, agents::ThreadBranch, delivery};
 use crate::{
     execution::spans,
     lifecycle::{StoredEvent, StoredRun},
@@ -97,6 +101,8 @@ pub(crate) struct RunPlan {
     pub(crate) replaces: Option<RunId>,
     /// The branch of the conversation that begins with the run.
     pub(crate) branch: Option<ThreadBranch>,
+    /// The API key whose budget pays for the run.
+    pub(crate) charged_key: Option<String>,
 }
 
 impl RunPlan {
@@ -116,28 +122,31 @@ impl RunPlan {
             busy: BusyThread::Queue,
             replaces: None,
             branch: None,
+            charged_key: None,
         }
     }
 }
 
 impl Intake {
     /// Accepts an event for the bindings that match it. The event and its runs are durable when this function returns. An
-    /// event that no binding matches has no runs.
+    /// event that no binding matches has no runs. The runs are charged to the budget of `charged_key`, where there is one.
     pub(crate) async fn accept(
         &self,
         envelope: Envelope,
         idempotency: Option<Idempotency>,
         entries: &NewEntries<'_>,
+        charged_key: Option<String>,
     ) -> Result<AcceptedEvent, HostError> {
         let setup = self.shared.setup();
         let matching = setup.bindings.iter().filter(|binding| binding.matches(&envelope));
-        let plans = matching.cloned().map(RunPlan::of).collect();
+        let plan = |binding| RunPlan { charged_key: charged_key.clone(), ..RunPlan::of(binding) };
+        let plans = matching.cloned().map(plan).collect();
         self.accept_with_plans(envelope, idempotency, plans, entries).await
     }
 
     /// Accepts an event for one runner, whatever the configuration binds.
     pub(crate) async fn accept_for(&self, binding: BindingConfig, envelope: Envelope) -> Result<AcceptedEvent, HostError> {
-        self.check_admitted(&binding.runner)?;
+        self.await_runner(&binding.runner, self.runner_deadline()).await?;
         let Some(runner) = self.shared.plugins.runner(&binding.runner) else {
             let known = self.shared.runner_ids();
             let hint = if known.is_empty() {
@@ -171,14 +180,6 @@ impl Intake {
         accepted
     }
 
-    /// Refuses an event for a runner that may be among the plugins which are still being admitted.
-    fn check_admitted(&self, runner: &RunnerId) -> Result<(), HostError> {
-        if self.shared.plugins.is_settled() || self.shared.serving(runner).is_some() {
-            return Ok(());
-        }
-        Err(HostError::Unavailable(format!("{runner} is not there yet: plugins are still being compiled; send the event again")))
-    }
-
     /// The steps of accepting an event: admit it, bound it, plan its runs, commit all of it, and begin the runs.
     async fn accept_event(
         &self,
@@ -189,7 +190,12 @@ impl Intake {
     ) -> Result<AcceptedEvent, HostError> {
         self.runs.check_running()?;
         envelope.check().map_err(HostError::Invalid)?;
-        plans.iter().try_for_each(|plan| self.check_admitted(&plan.binding.config.runner))?;
+        if !self.shared.plugins.is_settled() {
+            let deadline = self.runner_deadline();
+            for plan in &plans {
+                self.await_runner(&plan.binding.config.runner, deadline).await?;
+            }
+        }
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         // Held until the runs have joined the line: a run that wants an idle conversation sees them before.
         let place = self.reserve_line(conversation.as_ref(), &plans).await?;
@@ -411,6 +417,7 @@ impl Intake {
             terms.delivery.clone_from(delivery);
         }
         terms.ad_hoc = plan.ad_hoc;
+        terms.charged_key.clone_from(&plan.charged_key);
         terms.streamed = plan.streamed;
         let version = runner.as_ref().map(|runner| runner.manifest().version.to_string()).unwrap_or_default();
         let mut run = new_run(event, &binding.config.id, &binding.config.runner, version, &terms);
@@ -428,6 +435,31 @@ impl Intake {
             return Err(HostError::QueueFull { waiting });
         }
         Ok(())
+    }
+}
+
+/// Runners that may be among the plugins which are still being compiled at the start of the host.
+impl IntakeOfCell {
+    /// The end of the wait of a request that begins now (`limits.runner_wait_ms`).
+    pub(crate) fn runner_deadline(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.shared.limits().runner_wait_ms)
+    }
+
+    /// Waits for a runner that may still be compiled.
+    pub(crate) async fn await_runner(&self, runner: &RunnerId, deadline: Instant) -> Result<(), HostError> {
+        if self.check_compiled(runner).is_err() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.shared.plugins.settled_or(|| self.shared.serving(runner).is_some(), left).await;
+        }
+        self.check_compiled(runner)
+    }
+
+    /// Fails if a runner is not there and may still be compiled.
+    pub(crate) fn check_compiled(&self, runner: &RunnerId) -> Result<(), HostError> {
+        if self.shared.plugins.is_settled() || self.shared.serving(runner).is_some() {
+            return Ok(());
+        }
+        Err(HostError::RunnerCompiling(runner.clone()))
     }
 }
 

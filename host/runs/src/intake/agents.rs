@@ -74,6 +74,8 @@ pub struct AgentRun {
     pub branch: Option<ThreadBranch>,
     /// More of the run, kept with it.
     pub metadata: Map<String, Value>,
+    /// The API key whose budget pays for the run ([`crate::Host::charged_key`]).
+    pub charged_key: Option<String>,
 }
 
 impl AgentRun {
@@ -91,6 +93,7 @@ impl AgentRun {
             replaces: None,
             branch: None,
             metadata: Map::new(),
+            charged_key: None,
         }
     }
 }
@@ -139,6 +142,15 @@ impl Intake {
         self.agent_of(&binding).ok_or_else(|| self.no_agent(id))
     }
 
+    /// Waits for the runner of an agent as a request for it does. [`Intake::agent`] says whether it has come.
+    pub(crate) async fn await_agent(&self, id: &str) {
+        let runner = self.shared.setup().binding(id).map(|binding| binding.config.runner.clone());
+        if let Some(runner) = &runner {
+            // The request that follows says whether it has come.
+            let _ = self.await_runner(runner, self.runner_deadline()).await;
+        }
+    }
+
     fn agent_of(&self, binding: &Binding) -> Option<Agent> {
         let serving = self.shared.serving(&binding.config.runner)?;
         let manifest = serving.manifest();
@@ -167,6 +179,9 @@ impl Intake {
     fn no_agent(&self, id: &str) -> HostError {
         let setup = self.shared.setup();
         if let Some(binding) = setup.binding(id) {
+            if let Err(compiling) = self.check_compiled(&binding.config.runner) {
+                return compiling;
+            }
             let problem = binding.report(None).problem.unwrap_or_default();
             return HostError::NotFound(format!("there is no agent {id:?} now: {problem}"));
         }
@@ -185,7 +200,19 @@ impl Intake {
         idempotency: Option<Idempotency>,
         entries: &NewEntries<'_>,
     ) -> Result<AcceptedEvent, HostError> {
-        let AgentRun { binding_id, envelope, client_tools, state, history, streamed, busy, replaces, branch, metadata } = run;
+        let AgentRun {
+            binding_id,
+            envelope,
+            client_tools,
+            state,
+            history,
+            streamed,
+            busy,
+            replaces,
+            branch,
+            metadata,
+            charged_key,
+        } = run;
         let (binding, serving) = self.agent_binding(&binding_id)?;
         if let Some(problem) = binding.report(Some(&serving)).problem {
             return Err(HostError::InvalidConfig(problem));
@@ -202,6 +229,7 @@ impl Intake {
             busy,
             replaces,
             branch,
+            charged_key,
             ..RunPlan::of(binding)
         };
         self.accept_with_plans(envelope, idempotency, vec![plan], entries).await

@@ -35,19 +35,26 @@ impl Neighbours for IntakeOfCell {
         self.shared.plugins.runner(id)
     }
 
+    async fn await_runner(&self, id: &RunnerId) -> Result<(), HostError> {
+        IntakeOfCell::await_runner(self, id, self.runner_deadline()).await
+    }
+
     async fn start_child(&self, parent: &Arc<Execution>, event: &Event, request: ChildRequest) -> Result<RunId, ApiError> {
         if self.runs.stopping.is_cancelled() {
             return Err(ApiError::retryable(ErrorCode::RuntimeError, "the host is shutting down"));
         }
         let (accept, task) = plan_child(parent, event, request)?;
         let most = parent.limits.tree_runs;
-        let tree = self.runs.trees.grow(&self.ledger, parent.run_id, most).map_err(ledger_failed)?.ok_or_else(|| ApiError {
-            details: Some(json!({ "code": "tree_runs", "limit": most })),
-            ..ApiError::new(
-                ErrorCode::Unauthorized,
-                format!("one event leads to at most {most} runs that start each other: do the work in this run"),
-            )
-        })?;
+        let tree =
+            self.runs.trees.grow(&self.ledger, parent.run_id, &parent.limits).map_err(ledger_failed)?.ok_or_else(|| {
+                ApiError {
+                    details: Some(json!({ "code": "tree_runs", "limit": most })),
+                    ..ApiError::new(
+                        ErrorCode::Unauthorized,
+                        format!("one event leads to at most {most} runs that start each other: do the work in this run"),
+                    )
+                }
+            })?;
         // The parent may end in the middle of this, and its call with it; the child is on its way to the disk then.
         let (runs, parent) = (self.runs.clone(), Arc::clone(parent));
         let started = self.runs.tasks.spawn(async move {

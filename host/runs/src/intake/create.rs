@@ -159,6 +159,13 @@ impl Intake {
         caller: &Principal,
         idempotency: Option<Idempotency>,
     ) -> Result<CreatedRun, HostError> {
+        let runner = match (&request.binding_id, &request.runner_id) {
+            (Some(id), None) => self.shared.setup().binding(id).map(|binding| binding.config.runner.clone()),
+            (_, runner_id) => runner_id.clone().filter(|_| caller.may(Scope::Admin)),
+        };
+        if let Some(runner) = &runner {
+            self.await_runner(runner, self.runner_deadline()).await?;
+        }
         let plan = self.planned_by(&mut request, caller)?;
         let inputs = [request.event.is_some(), request.event_id.is_some(), request.input.is_some()];
         if inputs.into_iter().filter(|is_there| *is_there).count() != 1 {
@@ -246,6 +253,7 @@ impl Intake {
             busy: BusyThread::Queue,
             replaces: None,
             branch: None,
+            charged_key: self.shared.keys.charged(caller)?,
         })
     }
 
@@ -281,11 +289,12 @@ impl Intake {
         }
         // A dead letter that is tried again is none any more.
         let entries = vec![EntryWrite::delete(dead_key(id))];
-        let planned = self.plan_retry(&record.run)?;
+        self.await_runner(&record.run.runner_id, self.runner_deadline()).await?;
+        let planned = self.plan_retry(&record.run, self.shared.keys.charged(caller)?)?;
         self.add(planned, entries, caller, idempotency).await
     }
 
-    fn plan_retry(&self, run: &Run) -> Result<PlannedRun, HostError> {
+    fn plan_retry(&self, run: &Run, charged_key: Option<String>) -> Result<PlannedRun, HostError> {
         let refusal = |what: &str| HostError::Conflict(format!("run {} cannot be tried again: {what}", run.run_id));
         if is_forgotten(run) {
             return Err(refusal("its event was deleted with its conversation"));
@@ -313,6 +322,7 @@ impl Intake {
         } else if serving.is_none() {
             return Err(refusal(&format!("no plugin has {} any longer", run.runner_id)));
         }
+        terms.charged_key = charged_key;
         let version = serving.as_ref().map(|serving| serving.manifest().version.to_string()).unwrap_or_default();
         let new = new_run(&event, &run.binding_id, &run.runner_id, version, &terms);
         let mut planned = PlannedRun::new(new, terms, serving.and_then(BoundRunner::guest))?;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use agent_host_ledger::{AddRun, JournalSegment, NewContext, NewEvent};
+use agent_host_ledger::{AddRun, Blob, JournalSegment, Ledger, NewContext, NewEvent};
 use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, encoded::JsonText, hex, time};
 use serde_json::{Map, Value};
 
@@ -25,9 +25,19 @@ pub struct Fork {
     pub config: Option<Map<String, Value>>,
     /// Another text of the event.
     pub input: Option<String>,
+    /// The API key whose budget pays for the run ([`crate::Host::charged_key`]).
+    pub charged_key: Option<String>,
 }
 
+/// Bytes of the journal that are read at one time.
+const PAGE_BYTES: usize = 1 << 20;
+/// Events of the record that are read at one time.
+const PAGE_EVENTS: usize = 256;
+/// Bytes of the entries and events that a fork shares: they are written in one operation of the ledger.
+const MAX_SHARED_BYTES: usize = 16 * 1024 * 1024;
+
 /// The part of a journal that a fork shares.
+#[derive(Default)]
 struct SharedCalls {
     bytes: Vec<u8>,
     /// Sequence of the last result that it emitted.
@@ -69,13 +79,8 @@ impl Intake {
             context.input.contents.clear();
             context.input.text = Some(text);
         }
-        let events = shared.events(&ledger.run_events_after(record.run_no, id, 0, usize::MAX)?);
-        let mut blobs = Vec::new();
-        for row in ledger.journal_page(record.run_no, 0, usize::MAX)? {
-            for digest in row.blobs {
-                blobs.extend(ledger.pin_blob(&hex::encode(&digest))?);
-            }
-        }
+        let events = shared.events(ledger, record.run_no, id, fork.at)?;
+        let blobs = self.pinned_blobs(record.run_no)?;
         let mut metadata = record.run.metadata.clone();
         spans::note(&mut metadata);
         metadata.insert(FORKED_FROM.to_owned(), id.to_string().into());
@@ -106,7 +111,7 @@ impl Intake {
         };
         let add = AddRun {
             run,
-            terms: Terms { deliver: Vec::new(), ..terms }.stored().map_err(unreadable)?,
+            terms: Terms { deliver: Vec::new(), charged_key: fork.charged_key, ..terms }.stored().map_err(unreadable)?,
             context: Some(NewContext::Whole(JsonText::of(&context).map_err(unreadable)?)),
             events,
             journal: Some(JournalSegment { first: 1, bytes: shared.bytes, blobs }),
@@ -119,10 +124,23 @@ impl Intake {
         Ok(run)
     }
 
+    /// The blobs of the journal of a run.
+    fn pinned_blobs(&self, run_no: u64) -> Result<Vec<Blob>, HostError> {
+        let (mut blobs, mut from) = (Vec::new(), 0);
+        loop {
+            let page = self.ledger.journal_page(run_no, from, PAGE_BYTES)?;
+            let Some(last) = page.last() else { return Ok(blobs) };
+            from = last.first + 1;
+            for digest in page.iter().flat_map(|row| &row.blobs) {
+                blobs.extend(self.ledger.pin_blob(&hex::encode(digest))?);
+            }
+        }
+    }
+
     /// The first `calls` calls of a journal, each with its answer.
     fn shared(&self, id: RunId, run_no: u64, calls: u64) -> Result<SharedCalls, HostError> {
         let mut source = Source::new(&self.ledger, run_no);
-        let mut entries = Vec::new();
+        let mut shared = SharedCalls::default();
         let (mut seen, mut open) = (0, false);
         'read: while let Some(page) = source.more().map_err(|error| HostError::Internal(error.to_string()))? {
             for entry in page.entries {
@@ -139,45 +157,67 @@ impl Intake {
                     Entry::Resumed { .. } | Entry::Full | Entry::Suspended => continue,
                     _ => {}
                 }
-                entries.push(entry);
+                shared.add(&entry);
+                within(shared.bytes.len(), calls)?;
             }
         }
-        if entries.is_empty() {
+        if shared.bytes.is_empty() {
             return Err(RecordingError::NoJournal(id).into());
         }
         if seen < calls || open {
             let answered = seen - u64::from(open);
             return Err(HostError::Invalid(format!("`at` is {calls}, and the run has {answered} calls that were answered")));
         }
-        Ok(SharedCalls::of(&entries))
+        Ok(shared)
     }
 }
 
+/// Fails if a fork would have more than it may.
+fn within(bytes: usize, calls: u64) -> Result<(), HostError> {
+    if bytes <= MAX_SHARED_BYTES {
+        return Ok(());
+    }
+    Err(HostError::Invalid(format!(
+        "`at` is {calls}, and these calls have more than {MAX_SHARED_BYTES} bytes of answers and events: share fewer calls"
+    )))
+}
+
 impl SharedCalls {
-    fn of(entries: &[Entry]) -> Self {
-        let mut shared = Self { bytes: Vec::new(), emitted: 0, number: 0, tool_calls: Vec::new() };
-        let (emit, tool) = (Function::named("results.emit").0, Function::named("tools.call").0);
-        for each in entries {
-            entry::write(&mut shared.bytes, each);
-            match each {
-                Entry::Call(call, Outcome::Answer(text)) if call.function == emit => {
-                    shared.emitted = text.parse().unwrap_or(shared.emitted);
-                }
-                Entry::Started(call, effect) => {
-                    shared.number = shared.number.max(effect.number);
-                    let request = call.outline.as_deref().filter(|_| call.function == tool);
-                    let request: Option<Value> = request.and_then(|text| serde_json::from_str(text).ok());
-                    shared.tool_calls.extend(request.and_then(|request| Some(request.get("call_id")?.as_str()?.to_owned())));
-                }
-                _ => {}
+    fn add(&mut self, added: &Entry) {
+        entry::write(&mut self.bytes, added);
+        match added {
+            Entry::Call(call, Outcome::Answer(text)) if call.function == Function::named("results.emit").0 => {
+                self.emitted = text.parse().unwrap_or(self.emitted);
             }
+            Entry::Started(call, effect) => {
+                self.number = self.number.max(effect.number);
+                let request = call.outline.as_deref().filter(|_| call.function == Function::named("tools.call").0);
+                let request: Option<Value> = request.and_then(|text| serde_json::from_str(text).ok());
+                self.tool_calls.extend(request.and_then(|request| Some(request.get("call_id")?.as_str()?.to_owned())));
+            }
+            _ => {}
         }
-        shared
     }
 
-    /// The events that belong to these calls: what they emitted, and what the host recorded of them.
-    fn events(&self, all: &[RunEvent]) -> Vec<NewEvent> {
-        all.iter().take_while(|event| event.sequence <= self.emitted || self.is_fact_of(event)).map(copied).collect()
+    /// The events that belong to these calls: what they emitted, and what the host recorded of them. The record is read as far as
+    /// that.
+    fn events(&self, ledger: &Ledger, run_no: u64, id: RunId, calls: u64) -> Result<Vec<NewEvent>, HostError> {
+        let (mut events, mut bytes) = (Vec::new(), self.bytes.len());
+        loop {
+            let page = ledger.run_events_after(run_no, id, events.len() as u64, PAGE_EVENTS)?;
+            let is_last = page.len() < PAGE_EVENTS;
+            for event in page {
+                if event.sequence > self.emitted && !self.is_fact_of(&event) {
+                    return Ok(events);
+                }
+                bytes += event.data.get().len();
+                within(bytes, calls)?;
+                events.push(copied(&event));
+            }
+            if is_last {
+                return Ok(events);
+            }
+        }
     }
 
     fn is_fact_of(&self, event: &RunEvent) -> bool {
@@ -210,5 +250,17 @@ fn copied(event: &RunEvent) -> NewEvent {
         timestamp: event.timestamp,
         source: event.source,
         metadata: event.metadata.clone().map(Into::into),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_shares_so_many_bytes_and_no_more() {
+        within(MAX_SHARED_BYTES, 3).unwrap();
+        let refused = within(MAX_SHARED_BYTES + 1, 3).unwrap_err();
+        assert!(refused.code() == "invalid_argument" && refused.to_string().starts_with("`at` is 3"), "{refused}");
     }
 }

@@ -46,7 +46,7 @@ impl Intake {
             tracing::error!(problem = source.problem(), "a webhook was refused");
         }
         let Some((envelope, idempotency)) = event? else { return Ok(HookOutcome::Ignored) };
-        Ok(HookOutcome::Accepted(self.accept(envelope, idempotency, &no_entries).await?))
+        Ok(HookOutcome::Accepted(self.accept(envelope, idempotency, &no_entries, None).await?))
     }
 
     /// True if a webhook source has this name.

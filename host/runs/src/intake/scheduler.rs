@@ -274,7 +274,7 @@ impl Intake {
         let idempotency = Idempotency { body_hash: Sha256::digest(idempotency.as_bytes()).into(), key: idempotency };
         let ticked = |event_id| ScheduleProgress { last_tick: Some(tick), last_event_id: Some(event_id), ..state.ticked.clone() };
         let entry = |event_id, _: &[_]| Ok(vec![EntryWrite::put(key(schedule), &ticked(event_id))?]);
-        let accepted = self.accept(schedule.tick(tick), Some(idempotency), &entry).await?;
+        let accepted = self.accept(schedule.tick(tick), Some(idempotency), &entry, None).await?;
         state.ticked = ticked(accepted.event_id);
         self.shared.metrics.tick(&schedule.config.id);
         tracing::debug!(schedule = schedule.config.id, tick, event_id = %accepted.event_id, "a schedule ticked");

@@ -10,7 +10,7 @@ use agent_host_protocol::{
     run::{RunFailure, Terminal},
     time,
 };
-use agent_host_sandbox::World;
+use agent_host_sandbox::{CpuBudget, World};
 
 use super::{
     requeue::Requeue,
@@ -91,12 +91,26 @@ pub(crate) struct AssembledContext {
 impl RunTask {
     /// The sums of the tree of the run, where it has a budget and may be one of several.
     fn tree_spending(&self) -> Result<Option<Arc<Spending>>, LedgerError> {
-        let (run, terms) = (&self.run.record.run, &self.run.terms);
-        let may_be_one_of_several = run.parent_run_id.is_some() || terms.grant.permissions.runs.contains(&RunOperation::Start);
-        if terms.budget.is_none() || !may_be_one_of_several {
+        if self.run.terms.budget.is_none() || !self.may_be_one_of_several() {
             return Ok(None);
         }
-        self.runs.trees.spending(&self.runs.ledger, run.run_id).map(Some)
+        self.runs.trees.spending(&self.runs.ledger, self.run_id(), &self.runs.shared.limits()).map(Some)
+    }
+
+    /// The CPU time of the tree of the run; of the run alone, where the tree has no other.
+    pub(crate) fn cpu(&self) -> Result<Arc<CpuBudget>, LedgerError> {
+        let limits = self.runs.shared.limits();
+        if self.may_be_one_of_several() {
+            self.runs.trees.cpu(&self.runs.ledger, self.run_id(), &limits)
+        } else {
+            Ok(Arc::new(CpuBudget::new(Duration::from_millis(limits.tree_cpu_ms))))
+        }
+    }
+
+    /// True for a child, and for a run that may start children.
+    fn may_be_one_of_several(&self) -> bool {
+        let may_start = self.run.terms.grant.permissions.runs.contains(&RunOperation::Start);
+        may_start || self.run.record.run.parent_run_id.is_some()
     }
 
     /// Makes the execution that a start has prepared, with what earlier executions have left to it. A start is large, so it is
@@ -129,10 +143,12 @@ impl RunTask {
             claim,
             used: self.run.record.run.total_usage(),
             tree,
+            key: self.run.terms.charged_key.as_deref().map(|id| runs.shared.keys.spending(id)),
             metrics: Some(runs.shared.metrics.clone()),
         }));
         execution.knowledge.seen.note_snapshot(&self.run.terms, &start.context.state);
-        let log = Arc::new(GuestLog::new(run_id, &setup.limits, execution.journal.replaying()));
+        let log = GuestLog::new(run_id, &setup.limits, execution.journal.replaying(), Some(Arc::clone(&runs.logs)));
+        let log = Arc::new(log);
         let calls = RunCalls {
             run: Arc::clone(&execution),
             event: Arc::clone(&self.run.event),

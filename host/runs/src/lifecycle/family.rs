@@ -6,11 +6,16 @@ use agent_host_facts::record::ChildEnd;
 use agent_host_ledger::LedgerError;
 use agent_host_protocol::{ResultKind, Run, RunId};
 
+use futures_util::{StreamExt, stream};
+
 use super::Runs;
 use crate::{
     execution::{Execution, family::Children},
     record::{HostError, WaitKey, facts::Fact},
 };
+
+/// Cancel requests of one parent that wait for their commit at one time.
+const CANCELS_AT_ONCE: usize = 64;
 
 impl Runs {
     /// Cancels the children of a run that ends.
@@ -20,10 +25,12 @@ impl Runs {
             tracing::error!(run_id = %parent, %error, "the children of a run cannot be read");
             Vec::new()
         });
-        for child in active {
-            // Most runs have no children: their futures have no room for this.
-            Box::pin(self.end_child(parent, child)).await;
+        if active.is_empty() {
+            return;
         }
+        // All at once: their commits share a sync of the disk. Most runs have no children: their futures have no room for this.
+        let ended = stream::iter(active).for_each_concurrent(CANCELS_AT_ONCE, |child| self.end_child(parent, child));
+        Box::pin(ended).await;
     }
 
     pub(crate) async fn end_child(&self, parent: RunId, child: RunId) {

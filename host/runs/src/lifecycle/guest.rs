@@ -28,7 +28,7 @@ use crate::{
     },
     record::{
         HostError,
-        terminal::{host_restarted, timed_out},
+        terminal::{host_restarted, out_of_cpu, timed_out},
     },
 };
 
@@ -63,6 +63,7 @@ impl Body for GuestBody {
     async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
         let (last_try, admission, place) = {
             let waited = pin!(async {
+                task.await_plugin().await;
                 let last_try = Box::pin(task.last_try()).await?;
                 let admission = task.admission().await?;
                 Ok::<_, HostError>((last_try, admission, task.runs.shared.sandbox.place().await))
@@ -178,7 +179,8 @@ impl GuestBody {
         let terms = Arc::clone(&task.run.terms);
         let share =
             move || ComputeShare { workspace: terms.grant.workspace().into(), binding: terms.grant.binding_id.as_str().into() };
-        let mut paced = sandbox.pace(share, log_context::inherit(guest));
+        let cpu = task.cpu()?;
+        let mut paced = sandbox.pace(share, Arc::clone(&cpu), log_context::inherit(guest));
         let waiting_writes = async {
             tokio::time::sleep(UNWRITTEN_START).await;
             execution.writer.write_start().await;
@@ -205,6 +207,7 @@ impl GuestBody {
             () = too_late => Exit::End(timed_out(deadline_ms)),
             () = task.runs.ending.cancelled() => self.on_host_stop(task, running),
             stop = execution.waits.stopped() => Exit::from_stop(stop),
+            () = cpu.used_up() => Exit::End(out_of_cpu(cpu.limit())),
             outcome = executed => Exit::End(match outcome {
                 _ if task.cancelled.is_cancelled() => task.cancelled_terminal()?,
                 _ if execution.deadline.is_past() => timed_out(deadline_ms),
@@ -235,12 +238,25 @@ impl RunTask {
         }
     }
 
+    /// Waits for the plugin of a run from an earlier life of the host, if it may still be compiled and the component that the run was
+    /// created for is not kept. Compiling is bounded, and so is this.
+    async fn await_plugin(&self) {
+        let (shared, run) = (&self.runs.shared, &self.run);
+        let is_there = || shared.plugins.runner(&run.record.run.runner_id).is_some();
+        if run.runner.is_some() || shared.plugins.is_settled() || shared.sandbox.keeps(&run.terms.grant.component) {
+            return;
+        }
+        shared.plugins.settled_or(is_there, Duration::MAX).await;
+    }
+
     /// The runner that executes the run: the one that the run was created for, kept by its digest. A run that has not begun
     /// takes the one that serves now where that is gone.
     async fn runner(&self) -> Result<Runner, RunFailure> {
         let run = &self.run;
         let (id, digest) = (&run.record.run.runner_id, &run.terms.grant.component);
-        if let Some(runner) = run.runner.as_ref().filter(|runner| runner.component.digest() == digest) {
+        // A plugin that was still being compiled when the run was read may be there now.
+        let present = run.runner.clone().or_else(|| self.runs.shared.plugins.runner(id));
+        if let Some(runner) = present.as_ref().filter(|runner| runner.component.digest() == digest) {
             return Ok(runner.clone());
         }
         let why = match Box::pin(self.runs.shared.sandbox.component(digest)).await {
@@ -250,8 +266,8 @@ impl RunTask {
             },
             Err(why) => why,
         };
-        match (&run.runner, run.resumption) {
-            (Some(runner), Resumption::New) => Ok(runner.clone()),
+        match (present, run.resumption) {
+            (Some(runner), Resumption::New) => Ok(runner),
             _ => Err(RunFailure::host(FailureCode::RunnerNotFound, format!("no plugin has {id} any longer: {why}"))),
         }
     }

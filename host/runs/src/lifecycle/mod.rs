@@ -56,6 +56,7 @@ use crate::{
         Resumption, Shared,
         neighbours::{Neighbours, NoNeighbours},
         registry::Registry,
+        run_logs::RunLogs,
         writer::RunWriter,
     },
     record::{HostError, terms::Terms},
@@ -69,6 +70,8 @@ pub(crate) struct Runs(Arc<RunsOfCell>);
 pub(crate) struct RunsOfCell {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ledger: Ledger,
+    /// Kept logs of the runs.
+    pub(crate) logs: Arc<RunLogs>,
     /// One line for each conversation with an active run.
     pub(crate) lines: Arc<Lines>,
     /// The places of the runs.
@@ -111,10 +114,12 @@ impl Deref for Runs {
 impl Runs {
     /// Opens the runs of a ledger. None of them is executed before [`Runs::recover`].
     pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger) -> Result<Self, HostError> {
+        let logs = Arc::new(RunLogs::new(&shared.setup().config.data_dir));
         let (executors, lease_key) = (Executors::load(&ledger, &shared.registered)?, LeaseKey::of(&ledger).await?);
         Ok(Self(Arc::new(RunsOfCell {
             shared: Arc::clone(shared),
             ledger,
+            logs,
             lines: Arc::default(),
             registry: Arc::default(),
             waiting: WaitingRuns::default(),

@@ -183,6 +183,7 @@ impl Binding {
             max_attempts: self.config.max_attempts,
             in_doubt: self.config.in_doubt,
             budget: self.config.budget(),
+            charged_key: None,
             approvals: self.config.approvals.clone(),
             execution: runner.map(BoundRunner::execution).unwrap_or_default(),
             queue: self.config.queue.clone().map(Box::new),

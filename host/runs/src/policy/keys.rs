@@ -6,8 +6,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use agent_host_ledger::{EntryWrite, Ledger};
@@ -24,6 +27,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
+use super::key_limits::{KeySpending, KeyUsage, RequestRate, until_tomorrow};
 use crate::record::HostError;
 
 /// Begins the key of every entry of the ledger that is an API key.
@@ -60,9 +64,22 @@ pub struct Key {
     /// Time of the revocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
+    /// Most requests in a minute; absent for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u32>,
+    /// Most tokens of models that runs for the key use on a day (UTC); absent for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_day: Option<u64>,
+    /// Tokens that runs for the key have used today. Shown in lists for keys with `tokens_per_day`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_today: Option<u64>,
 }
 
 impl Key {
+    fn has_limits(&self) -> bool {
+        self.requests_per_minute.is_some() || self.tokens_per_day.is_some()
+    }
+
     fn is_good(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now)
     }
@@ -93,6 +110,14 @@ pub struct NewKey {
     #[serde(default)]
     #[schema(minimum = 1)]
     pub expires_in_ms: Option<u64>,
+    /// Most requests in a minute; absent for that of the creating key.
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    pub requests_per_minute: Option<u32>,
+    /// Most tokens of models that runs for the key use on a day (UTC); absent for that of the creating key.
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    pub tokens_per_day: Option<u64>,
 }
 
 impl NewKey {
@@ -112,6 +137,12 @@ impl NewKey {
         if self.expires_in_ms == Some(0) {
             return invalid("`expires_in_ms` must be at least 1".to_owned());
         }
+        if self.requests_per_minute == Some(0) {
+            return invalid("`requests_per_minute` must be at least 1: a key that may do nothing is revoked".to_owned());
+        }
+        if self.tokens_per_day == Some(0) {
+            return invalid("`tokens_per_day` must be at least 1: a key that makes no runs has no scope for them".to_owned());
+        }
         Ok(())
     }
 }
@@ -130,16 +161,21 @@ struct LoadedKey {
     key: Key,
     digest: [u8; 32],
     revoked: CancellationToken,
+    rate: Option<RequestRate>,
 }
 
 impl LoadedKey {
     fn new(stored: StoredKey) -> Option<Self> {
         let digest = hex::decode(&stored.sha256)?.try_into().ok()?;
-        let loaded = Self { key: stored.key, digest, revoked: CancellationToken::new() };
+        let loaded = Self::of(stored.key, digest, CancellationToken::new());
         if loaded.key.revoked_at.is_some() {
             loaded.revoked.cancel();
         }
         Some(loaded)
+    }
+
+    fn of(key: Key, digest: [u8; 32], revoked: CancellationToken) -> Self {
+        Self { rate: key.requests_per_minute.map(RequestRate::new), key, digest, revoked }
     }
 
     fn stored(&self) -> StoredKey {
@@ -157,6 +193,9 @@ pub struct Keys {
     all: RwLock<BTreeMap<String, Arc<LoadedKey>>>,
     /// Held during a change, so that changes are serialized.
     changing: tokio::sync::Mutex<()>,
+    /// True once a key has limits: other hosts look at no key a second time.
+    limited: AtomicBool,
+    usage: KeyUsage,
 }
 
 impl std::fmt::Debug for Keys {
@@ -185,7 +224,9 @@ impl Keys {
                 after = Some(entry);
             }
             if is_last {
-                return Ok(Self { all: RwLock::new(all), changing: tokio::sync::Mutex::default() });
+                let limited = AtomicBool::new(all.values().any(|loaded| loaded.key.has_limits()));
+                let usage = KeyUsage::open(ledger)?;
+                return Ok(Self { all: RwLock::new(all), changing: tokio::sync::Mutex::default(), limited, usage });
             }
         }
     }
@@ -203,7 +244,7 @@ impl Keys {
     /// Fails if the request is malformed or asks for more than the rights of `by`.
     pub async fn create(&self, ledger: &Ledger, by: &Principal, new_key: NewKey) -> Result<(Key, String), HostError> {
         new_key.check()?;
-        let NewKey { name, scopes, workspace, expires_in_ms } = new_key;
+        let NewKey { name, scopes, workspace, expires_in_ms, requests_per_minute, tokens_per_day } = new_key;
         if let Some(scope) = scopes.iter().find(|scope| !by.may(**scope)) {
             return Err(HostError::Forbidden(format!("`{}` cannot give the scope `{scope}`, which it does not have", by.name)));
         }
@@ -222,6 +263,10 @@ impl Keys {
         if own_end.is_some_and(|own| expires_at.is_none_or(|at| at > own)) {
             return Err(HostError::Forbidden(format!("`{}` cannot make a key that is good for longer than itself", by.name)));
         }
+        let own = self.of(by);
+        let requests_per_minute =
+            within("requests_per_minute", by, own.as_ref().and_then(|own| own.key.requests_per_minute), requests_per_minute)?;
+        let tokens_per_day = within("tokens_per_day", by, own.as_ref().and_then(|own| own.key.tokens_per_day), tokens_per_day)?;
         let mut secret = [0; SECRET_BYTES];
         random(&mut secret)?;
         let secret = URL_SAFE_NO_PAD.encode(secret);
@@ -233,10 +278,14 @@ impl Keys {
             created_at: now,
             expires_at,
             revoked_at: None,
+            requests_per_minute,
+            tokens_per_day,
+            tokens_today: None,
         };
         let digest = Sha256::digest(secret.as_bytes()).into();
-        let loaded = LoadedKey { key: key.clone(), digest, revoked: CancellationToken::new() };
+        let loaded = LoadedKey::of(key.clone(), digest, CancellationToken::new());
         ledger.put_entries(&[loaded.entry()?]).await?;
+        self.limited.fetch_or(key.has_limits(), Ordering::Release);
         self.all.write().insert(key.key_id.clone(), Arc::new(loaded));
         let token = format!("{KEY_PREFIX}{}_{secret}", key.key_id);
         Ok((key, token))
@@ -247,7 +296,8 @@ impl Keys {
     pub fn list(&self, by: &Principal, after: Option<&str>, limit: usize) -> Vec<Key> {
         let all = self.all.read();
         let later = all.iter().filter(|(id, _)| after.is_none_or(|after| id.as_str() > after));
-        later.map(|(_, loaded)| &loaded.key).filter(|key| by.sees(key.workspace.as_deref())).take(limit).cloned().collect()
+        let seen = later.map(|(_, loaded)| &loaded.key).filter(|key| by.sees(key.workspace.as_deref())).take(limit);
+        seen.cloned().map(|key| self.with_usage(key)).collect()
     }
 
     /// Revokes a key. When this function returns, the revocation is on disk, the key admits no caller, and its streams end.
@@ -262,7 +312,7 @@ impl Keys {
             return Ok(loaded.key.clone());
         }
         let key = Key { revoked_at: Some(time::now()), ..loaded.key.clone() };
-        let revoked = LoadedKey { key: key.clone(), digest: loaded.digest, revoked: loaded.revoked.clone() };
+        let revoked = LoadedKey::of(key.clone(), loaded.digest, loaded.revoked.clone());
         ledger.put_entries(&[revoked.entry()?]).await?;
         self.all.write().insert(key.key_id.clone(), Arc::new(revoked));
         loaded.revoked.cancel();
@@ -282,6 +332,49 @@ impl Keys {
     /// the holder of the key.
     pub(crate) fn holder(&self, id: &str) -> Option<Principal> {
         self.all.read().get(id)?.key.principal()
+    }
+
+    /// The key with the tokens that it has used today, where it has a budget.
+    fn with_usage(&self, key: Key) -> Key {
+        let tokens_today = key.tokens_per_day.map(|_| self.usage.of(&key.key_id).today(time::now()));
+        Key { tokens_today, ..key }
+    }
+
+    /// Counts a request of a principal; fails with the time to wait if its key may send no more requests now.
+    ///
+    /// # Errors
+    /// The time until the next request, and the limit.
+    pub fn take_request(&self, principal: &Principal) -> Result<(), (Duration, u32)> {
+        if !self.limited.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let Some(loaded) = self.of(principal) else { return Ok(()) };
+        let limit = loaded.key.requests_per_minute.unwrap_or_default();
+        loaded.rate.as_ref().map_or(Ok(()), |rate| rate.take(Instant::now()).map_err(|wait| (wait, limit)))
+    }
+
+    /// The key whose budget pays for a run that this principal begins; `None` for principals without a budget.
+    pub(crate) fn charged(&self, principal: &Principal) -> Result<Option<String>, HostError> {
+        if !self.limited.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let Some(loaded) = self.of(principal) else { return Ok(None) };
+        let Some(limit) = loaded.key.tokens_per_day else { return Ok(None) };
+        let now = time::now();
+        if self.usage.of(&loaded.key.key_id).today(now) >= limit {
+            return Err(HostError::TokenBudget { key: loaded.key.name.clone(), limit, again_in: until_tomorrow(now) });
+        }
+        Ok(Some(loaded.key.key_id.clone()))
+    }
+
+    /// The use of the key with this id.
+    pub(crate) fn spending(&self, id: &str) -> Arc<KeySpending> {
+        self.usage.of(id)
+    }
+
+    /// Writes the use of keys that has changed since the last time.
+    pub(crate) async fn write_usage(&self, ledger: &Ledger) -> Result<(), HostError> {
+        self.usage.write(ledger).await
     }
 
     fn of(&self, principal: &Principal) -> Option<Arc<LoadedKey>> {
@@ -331,6 +424,21 @@ impl Validity {
     }
 }
 
+/// The limit of a new key: no more than that of the key which makes it, and that where none is wanted.
+fn within<T: Ord + Copy + std::fmt::Display>(
+    name: &str,
+    by: &Principal,
+    own: Option<T>,
+    wanted: Option<T>,
+) -> Result<Option<T>, HostError> {
+    match (own, wanted) {
+        (Some(own), Some(wanted)) if wanted > own => {
+            Err(HostError::Forbidden(format!("`{}` has a `{name}` of {own}, and makes no key with more", by.name)))
+        }
+        (own, wanted) => Ok(wanted.or(own)),
+    }
+}
+
 /// Compares without telling by its time where the difference is.
 fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
     std::hint::black_box(a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b))) == 0
@@ -351,7 +459,14 @@ mod tests {
 
     fn new_key(scopes: &[Scope], workspace: Option<&str>) -> NewKey {
         let scopes = scopes.iter().copied().collect();
-        NewKey { name: "test".to_owned(), scopes, workspace: workspace.map(str::to_owned), expires_in_ms: None }
+        NewKey {
+            name: "test".to_owned(),
+            scopes,
+            workspace: workspace.map(str::to_owned),
+            expires_in_ms: None,
+            requests_per_minute: None,
+            tokens_per_day: None,
+        }
     }
 
     #[tokio::test]
@@ -364,7 +479,8 @@ mod tests {
         let who = keys.principal(&token).unwrap();
         assert_eq!((who.kind, who.workspace.as_deref()), (PrincipalKind::Key(key.key_id.clone()), Some("acme")));
         let stored = ledger.entry(&format!("key/{}", key.key_id)).unwrap().unwrap();
-        assert!(!stored.get().contains(token.rsplit_once('_').unwrap().1) && !stored.get().contains(&token[21..]));
+        let secret = token.strip_prefix(&format!("{KEY_PREFIX}{}_", key.key_id)).unwrap();
+        assert!(!stored.get().contains(secret));
 
         let other = if token.ends_with('A') { 'B' } else { 'A' };
         let cut = &token[..token.len() - 1];
@@ -380,6 +496,38 @@ mod tests {
         assert!(again.holder(&key.key_id).is_none());
         assert!(again.principal(&token).is_none() && Keys::open(&ledger).unwrap().principal(&token).is_none());
         assert!(again.revoke(&ledger, &root, "nonsense").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_key_with_a_budget_pays_for_runs_until_it_is_used_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = agent_host_ledger::Options::new(dir.path()).open().unwrap();
+        let keys = Keys::open(&ledger).unwrap();
+        let root = Principal::loopback();
+        let (_, plain) = keys.create(&ledger, &root, new_key(&[Scope::EventsWrite], None)).await.unwrap();
+        let plain = keys.principal(&plain).unwrap();
+        let wanted = NewKey { requests_per_minute: Some(2), tokens_per_day: Some(100), ..new_key(&[Scope::EventsWrite], None) };
+        let (key, token) = keys.create(&ledger, &root, wanted).await.unwrap();
+        let who = keys.principal(&token).unwrap();
+        assert_eq!(keys.charged(&who).unwrap().as_deref(), Some(key.key_id.as_str()));
+        assert!(keys.charged(&plain).unwrap().is_none() && keys.charged(&root).unwrap().is_none());
+        assert!(keys.take_request(&who).is_ok() && keys.take_request(&who).is_ok() && keys.take_request(&who).is_err());
+        assert!((0..100).all(|_| keys.take_request(&plain).is_ok()));
+        keys.spending(&key.key_id).add(99);
+        assert!(keys.charged(&who).is_ok());
+        keys.spending(&key.key_id).add(2);
+        let refused = keys.charged(&who).unwrap_err();
+        assert_eq!(refused.code(), "token_budget_exhausted", "{refused}");
+        keys.write_usage(&ledger).await.unwrap();
+
+        let again = Keys::open(&ledger).unwrap();
+        assert!(again.charged(&again.principal(&token).unwrap()).is_err(), "after a restart too");
+        let listed = again.list(&root, None, 10);
+        let of = |id: &str| listed.iter().find(|listed| listed.key_id == id).unwrap();
+        assert_eq!(of(&key.key_id).tokens_today, Some(101));
+        assert!(listed.iter().filter(|listed| listed.key_id != key.key_id).all(|listed| listed.tokens_today.is_none()));
+        let stored = ledger.entry(&format!("key/{}", key.key_id)).unwrap().unwrap();
+        assert!(!stored.get().contains("tokens_today"), "{stored}");
     }
 
     #[tokio::test]
@@ -400,9 +548,17 @@ mod tests {
         let reader = Principal { scopes: BTreeSet::from([Scope::RunsRead]), ..root.clone() };
         assert!(keys.create(&ledger, &reader, new_key(&[Scope::RunsControl], None)).await.is_err());
 
+        let limited = NewKey { requests_per_minute: Some(10), tokens_per_day: Some(100), ..new_key(&[Scope::Admin], None) };
+        let limited = keys.principal(&keys.create(&ledger, &root, limited).await.unwrap().1).unwrap();
+        let more = NewKey { requests_per_minute: Some(11), ..new_key(&[Scope::RunsRead], None) };
+        assert_eq!(keys.create(&ledger, &limited, more).await.unwrap_err().code(), "forbidden");
+        let (made, _) = keys.create(&ledger, &limited, new_key(&[Scope::RunsRead], None)).await.unwrap();
+        assert_eq!((made.requests_per_minute, made.tokens_per_day), (Some(10), Some(100)), "as its maker has");
+        keys.revoke(&ledger, &root, &made.key_id).await.unwrap();
+
         let (foreign, _) = keys.create(&ledger, &root, new_key(&[Scope::RunsRead], Some("other"))).await.unwrap();
         assert!(keys.list(&admin, None, 10).iter().all(|key| key.workspace.as_deref() == Some("acme")));
-        assert_eq!(keys.list(&root, None, 10).len(), 3);
+        assert_eq!(keys.list(&root, None, 10).len(), 5);
         assert_eq!(keys.revoke(&ledger, &admin, &foreign.key_id).await.unwrap_err().code(), "not_found");
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod context;
 mod error;
 pub(crate) mod imports;
 pub(crate) mod inline;
+pub(crate) mod key_limits;
 pub(crate) mod keys;
 pub(crate) mod library;
 pub mod media;

@@ -2,8 +2,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use agent_host_config::{Config, ConfigError};
-use agent_host_ledger::Ledger;
+use agent_host_config::{Config, ConfigError, Quotas};
+use agent_host_ledger::{Ledger, WorkspaceQuotas};
 use agent_host_protocol::{Limits, RunnerId, RunnerManifest};
 use agent_host_providers::webhook::ResultHooks;
 
@@ -49,6 +49,12 @@ impl Setup {
         let external =
             config.external_manifests().into_iter().map(|manifest| (manifest.id.clone(), Arc::new(manifest))).collect();
         Ok(Self { limits, config: Arc::new(config), services, bindings, approvers, external, schedules, hooks, webhooks })
+    }
+
+    /// The bytes that workspaces may keep.
+    pub(crate) fn quotas(&self) -> WorkspaceQuotas {
+        let Quotas { workspace_bytes, workspaces } = self.config.quotas.clone();
+        WorkspaceQuotas { default_bytes: workspace_bytes, workspaces }
     }
 
     /// The manifest of a runner whose runs executors execute.

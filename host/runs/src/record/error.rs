@@ -1,7 +1,10 @@
 //! The errors of the kernel.
 
+use std::time::Duration;
+
 use agent_host_ledger::LedgerError;
 use agent_host_protocol::{ApiError, ErrorCode, RunId, RunnerId};
+use serde_json::json;
 
 use super::action::Action;
 
@@ -78,6 +81,9 @@ pub enum HostError {
     /// The disk is nearly full.
     #[error("the disk of the ledger is nearly full ({0}): free some space, then send the event again")]
     InsufficientStorage(String),
+    /// The workspace keeps as much as it may.
+    #[error("{0}")]
+    WorkspaceFull(String),
     /// The host is going down.
     #[error("the host is shutting down: send the event again when it is back")]
     ShuttingDown,
@@ -88,6 +94,22 @@ pub enum HostError {
         id: RunnerId,
         /// The existing names.
         hint: String,
+    },
+    /// The plugin of the runner may be among those that are still being compiled.
+    #[error("{0} is not there yet: plugins are still being compiled; send the request again after `Retry-After`")]
+    RunnerCompiling(RunnerId),
+    /// The runs for a key have used the tokens of its day.
+    #[error(
+        "runs for the key `{key}` have used its {limit} tokens of today: wait until the day ends (UTC), or use a key with a larger \
+         `tokens_per_day`"
+    )]
+    TokenBudget {
+        /// Name of the key.
+        key: String,
+        /// Tokens of a day.
+        limit: u64,
+        /// Time until the next day.
+        again_in: Duration,
     },
     /// The configuration does not fit the runner.
     #[error("{0}")]
@@ -120,8 +142,11 @@ impl HostError {
             Self::QueueFull { .. } => "queue_full",
             Self::Busy { .. } => "conflict",
             Self::InsufficientStorage(_) => "insufficient_storage",
+            Self::WorkspaceFull(_) => "workspace_full",
             Self::ShuttingDown => "shutting_down",
             Self::RunnerNotFound { .. } => "runner_not_found",
+            Self::RunnerCompiling(_) => "runner_compiling",
+            Self::TokenBudget { .. } => "token_budget_exhausted",
             Self::InvalidConfig(_) => "invalid_config",
             Self::Unavailable(_) => "unavailable",
             Self::Internal(_) => "internal",
@@ -141,6 +166,7 @@ impl From<LedgerError> for HostError {
             LedgerError::Terminal { .. } | LedgerError::Active { .. } | LedgerError::Conflict { .. } => Self::Conflict(message),
             LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } => Self::Invalid(message),
             LedgerError::DiskLow { .. } => Self::InsufficientStorage(message),
+            LedgerError::WorkspaceFull { .. } => Self::WorkspaceFull(message),
             LedgerError::Storage { .. } | LedgerError::Reopening | LedgerError::Unavailable { .. } => Self::Unavailable(message),
             _ => Self::Internal(message),
         }
@@ -155,6 +181,15 @@ pub(crate) fn ledger_failed(error: LedgerError) -> ApiError {
     }
     if let LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } = error {
         return ApiError::new(ErrorCode::PayloadTooLarge, error.to_string());
+    }
+    if let LedgerError::WorkspaceFull { bytes, limit, .. } = error {
+        // The id of a workspace is the platform's: the runner has it in its context, where it may.
+        let message = format!(
+            "the workspace keeps {bytes} bytes and may keep {limit}: it takes nothing more until its operator raises the quota or \
+             something of it is deleted"
+        );
+        let details = json!({ "code": "workspace_full", "bytes": bytes, "limit": limit });
+        return ApiError { details: Some(details), ..ApiError::new(ErrorCode::PayloadTooLarge, message) };
     }
     if let LedgerError::Fenced { .. } = error {
         return ApiError::new(ErrorCode::Other("claim_lost".to_owned()), error.to_string());

@@ -12,7 +12,7 @@ use agent_host_protocol::{
     ApiError, ErrorCode, EventSource, ResultKind, RunEvent, RunId, Timestamp,
     encoded::{JsonText, json_len},
     message::{ContentPart, TokenUsage},
-    model::Retry,
+    model::{Fallback, Retry},
     tool::ToolOutput,
 };
 use serde::{Deserialize, Serialize};
@@ -184,6 +184,17 @@ impl Fact {
         self
     }
 
+    /// The same fact with the model that was asked last, and those that failed before.
+    pub(crate) fn with_fallbacks(mut self, asked: Option<String>, fallbacks: Vec<Fallback>) -> Self {
+        if let Self::ModelCallCompleted(end) = &mut self {
+            end.fallbacks = fallbacks;
+            if let Some(asked) = asked {
+                end.call.model_id = asked;
+            }
+        }
+        self
+    }
+
     /// The same fact with the size of the output of the tool.
     pub(crate) fn with_output(mut self, size: Option<OutputSize>) -> Self {
         if let (Self::ToolCallCompleted(end), Some(size)) = (&mut self, size) {
@@ -254,7 +265,16 @@ fn model_end(call: ModelCallStart, duration_ms: u64, outcome: CallOutcome<'_>) -
         }
         CallOutcome::Tool(_) | CallOutcome::Action(_) => (None, None, None),
     };
-    ModelCallEnd { cost_micros: None, duration_ms: Some(duration_ms), error, finish_reason, call, retries: Vec::new(), usage }
+    ModelCallEnd {
+        cost_micros: None,
+        duration_ms: Some(duration_ms),
+        error,
+        fallbacks: Vec::new(),
+        finish_reason,
+        call,
+        retries: Vec::new(),
+        usage,
+    }
 }
 
 fn tool_end(call: ToolCallName, duration_ms: u64, outcome: CallOutcome<'_>, room: usize) -> ToolCallEnd {

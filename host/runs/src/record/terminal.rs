@@ -1,5 +1,7 @@
 //! Terminals: how a run ends, as the record says it.
 
+use std::time::Duration;
+
 use agent_host_facts::record::{Limit, Violation};
 use agent_host_ledger::{Ledger, LedgerError, NewEvent, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
@@ -16,6 +18,9 @@ use super::{
     results::{Speaker, transcript_item},
     transcript::ItemPlace,
 };
+
+/// The limit of the CPU time of a tree, as facts name it.
+const CPU_LIMIT: &str = "tree_cpu_ms";
 
 /// The failure of a run whose results did not all reach the disk.
 pub(crate) fn results_lost() -> RunFailure {
@@ -42,11 +47,25 @@ pub(crate) fn timed_out(deadline_ms: u64) -> Terminal {
     }
 }
 
+/// The end of a run whose tree has used its CPU time.
+pub(crate) fn out_of_cpu(limit: Duration) -> Terminal {
+    let ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    let message = format!(
+        "the run, with those above and below it, has used {ms} ms of CPU time: raise `limits.tree_cpu_ms`, or let the runners compute less"
+    );
+    let details = Some(json!({ "limit": CPU_LIMIT, "value": ms }));
+    Terminal::Failed(RunFailure { details, ..RunFailure::host(FailureCode::CpuExceeded, message) })
+}
+
 /// The fact behind an end that the sandbox or a limit brought about.
 fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<Fact> {
     match terminal {
         Terminal::Timeout { .. } => {
             Some(Fact::LimitReached(Limit { limit: "deadline_ms".into(), value: Some(deadline_ms), ..Limit::default() }))
+        }
+        Terminal::Failed(failure) if failure.code == FailureCode::CpuExceeded.as_str() => {
+            let value = failure.details.as_ref().and_then(|details| details.get("value")?.as_u64());
+            Some(Fact::LimitReached(Limit { limit: CPU_LIMIT.into(), value, ..Limit::default() }))
         }
         Terminal::Failed(failure) => {
             let violations = [

@@ -47,6 +47,9 @@ pub struct Terms {
     /// The tokens and the cost that the run and its descendants may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// The API key whose budget pays for the run and its descendants, by id. `None` where the run was begun without such a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged_key: Option<String>,
     /// The rules for platform actions: execute at once, ask people, or refuse.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<ApprovalRule>,

@@ -259,6 +259,8 @@ pub(crate) struct Now {
     /// Actions that wait for an answer.
     pub(crate) actions: usize,
     pub(crate) ledger: Activity,
+    /// Bytes that the ledger keeps for each workspace with a quota of its own.
+    pub(crate) workspaces: Vec<(String, u64)>,
 }
 
 impl Metrics {
@@ -450,7 +452,10 @@ impl Page {
         )?;
         sheet.gauges("ledger_queue_operations", "Writes that wait for the writer", [(Labels::new(), float(waiting as u64))])?;
         let free = disk_free.map(|free| (Labels::new(), float(free)));
-        sheet.gauges_of("ledger_disk_free", "Free space of the ledger's disk", Some(&Unit::Bytes), free)
+        sheet.gauges_of("ledger_disk_free", "Free space of the ledger's disk", Some(&Unit::Bytes), free)?;
+        let kept = self.now.workspaces.iter().map(|(workspace, bytes)| (vec![("workspace", workspace.clone())], float(*bytes)));
+        let help = "Bytes that the ledger keeps for a workspace with a quota of its own";
+        sheet.gauges_of("workspace_kept", help, Some(&Unit::Bytes), kept)
     }
 }
 

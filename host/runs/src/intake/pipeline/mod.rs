@@ -86,6 +86,11 @@ impl Intake {
             let what = "has its bytes within: upload them, and send a part of type `artifact`";
             return Err(HostError::Invalid(format!("`query.user_message.content[{place}]` {what}")));
         }
+        let installed = match self.shared.setup().config.runner_aliases.runner(binding.runner.as_str()) {
+            Some(other) if self.shared.serving(&binding.runner).is_none() => other.clone(),
+            _ => binding.runner.clone(),
+        };
+        self.await_runner(&installed, self.runner_deadline()).await?;
         // The id of a runner that is not installed here may be another name of one that is.
         let serving = match self.shared.serving(&binding.runner) {
             Some(serving) => Some(serving),
@@ -115,7 +120,8 @@ impl Intake {
         if let Some(problem) = binding.report(Some(&serving)).problem {
             return Err(HostError::InvalidConfig(problem));
         }
-        let plan = RunPlan { serving: Some(serving), ad_hoc: true, ..RunPlan::of(std::sync::Arc::new(binding)) };
+        let charged_key = self.shared.keys.charged(caller)?;
+        let plan = RunPlan { serving: Some(serving), ad_hoc: true, charged_key, ..RunPlan::of(std::sync::Arc::new(binding)) };
         self.accept_with_plans(envelope, idempotency, vec![plan], &no_entries).await
     }
 }

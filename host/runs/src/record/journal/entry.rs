@@ -114,6 +114,14 @@ pub(crate) fn read(segment: &[u8]) -> Result<Vec<Entry>, Unreadable> {
     Ok(entries)
 }
 
+/// A segment of the journal as this host writes what it has read in it, for fuzzing (`tests/fuzz`). `None` where the bytes are no
+/// segment.
+pub fn rewritten(segment: &[u8]) -> Option<Vec<u8>> {
+    let mut written = Vec::new();
+    read(segment).ok()?.iter().for_each(|entry| write(&mut written, entry));
+    Some(written)
+}
+
 impl Outcome {
     /// Bytes of the outcome in the journal.
     pub(super) fn len(&self) -> usize {

@@ -33,6 +33,7 @@ mod tests;
 mod ticket;
 pub(crate) mod timeline;
 
+pub use entry::rewritten;
 pub(crate) use entry::{Effect, Entry, Outcome};
 use function::Function;
 pub(crate) use function::functions;
