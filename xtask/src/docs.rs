@@ -14,10 +14,16 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use crate::{process, workspace::Workspace};
+use crate::{
+    process,
+    tools::{self, Tool},
+    workspace::Workspace,
+};
 
-/// The tools with their versions and features, as the crate registry has them.
-const TOOLS: [(&str, &str, &str); 2] = [("mdbook", "0.5.4", "search"), ("mdbook-mermaid", "0.17.1", "")];
+const TOOLS: [Tool; 2] = [
+    Tool { name: "mdbook", version: "0.5.4", features: Some("search") },
+    Tool { name: "mdbook-mermaid", version: "0.17.1", features: Some("") },
+];
 /// Folders of the repository whose files are copied because pages link to them.
 const COPIED: [&str; 1] = ["wit"];
 /// Pages that mdBook makes from all others, without links of their own.
@@ -37,7 +43,7 @@ impl Docs {
 
 /// Builds the site and returns its folder. Fails with all broken links.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let tools = install(workspace)?;
+    let tools = tools::install(workspace, &TOOLS)?;
     let book = workspace.target().join("docs");
     if book.exists() {
         fs::remove_dir_all(&book).with_context(|| format!("{} cannot be removed", book.display()))?;
@@ -51,29 +57,6 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let broken = broken_links(&site)?;
     ensure!(broken.is_empty(), "broken links on the site:\n{}", broken.join("\n"));
     Ok(site)
-}
-
-/// Installs the tools that are missing and returns the folder of their binaries.
-fn install(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let root = workspace.target().join("tools");
-    for (name, version, features) in TOOLS {
-        let is_there = |path: &Path| {
-            let output = Command::new(path).arg("--version").output();
-            output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(version))
-        };
-        if !is_there(&root.join("bin").join(name)) {
-            let mut cargo = workspace.cargo(&["install", name, "--version", version, "--locked", "--no-default-features"]);
-            cargo.args(["--features", features, "--root"]);
-            // One folder for both tools, which share most of their dependencies.
-            process::run(cargo.arg(&root).env("CARGO_TARGET_DIR", root.join("build")))?;
-        }
-    }
-    // Build output is not needed again.
-    let build = root.join("build");
-    if build.exists() {
-        fs::remove_dir_all(&build).with_context(|| format!("{} cannot be removed", build.display()))?;
-    }
-    Ok(root.join("bin"))
 }
 
 /// Copies the pages and what they link to below `book`, with a summary for mdBook.

@@ -6,15 +6,21 @@
 
 mod bench;
 mod demo;
+mod deny;
+mod dist;
 mod docs;
+mod fuzz;
 mod guests;
 mod host;
 mod hostile;
 mod http;
 mod messages;
 mod process;
+mod screenshots;
+mod soak;
 mod test;
 mod toolchain;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -37,8 +43,13 @@ enum Command {
     Guests,
     Bench(bench::Bench),
     Hostile(hostile::Hostile),
+    Fuzz(fuzz::Fuzz),
+    Soak(soak::Soak),
+    Deny(deny::Deny),
+    Dist(dist::Dist),
     Docs(docs::Docs),
     Messages(messages::Messages),
+    Screenshots(screenshots::Screenshots),
 }
 
 fn main() -> ExitCode {
@@ -64,8 +75,13 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Bench(bench) => bench.execute(&Workspace::find()?),
         Command::Hostile(hostile) => hostile.execute(&Workspace::find()?),
+        Command::Fuzz(fuzz) => fuzz.execute(&Workspace::find()?),
+        Command::Soak(soak) => soak.execute(&Workspace::find()?),
+        Command::Deny(deny) => deny.execute(&Workspace::find()?),
+        Command::Dist(dist) => dist.execute(&Workspace::find()?),
         Command::Docs(docs) => docs.execute(&Workspace::find()?),
         Command::Messages(messages) => messages.execute(&Workspace::find()?),
+        Command::Screenshots(screenshots) => screenshots.execute(&Workspace::find()?),
     }
 }
 
@@ -91,6 +107,10 @@ mod tests {
             "xtask bench compare HEAD",
             "xtask hostile --host",
             "xtask guests x",
+            "xtask fuzz --guided --seed 1",
+            "xtask soak --hours 0",
+            "xtask soak --kills some",
+            "xtask dist --binary",
         ] {
             assert!(Command::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
@@ -105,6 +125,13 @@ mod tests {
             "xtask messages --write",
             "xtask hostile 20 memory --list",
             "xtask docs",
+            "xtask screenshots --write",
+            "xtask fuzz --list",
+            "xtask fuzz config html --seconds 5 --guided",
+            "xtask soak",
+            "xtask soak --kills 1000 --hours 0.5",
+            "xtask deny",
+            "xtask dist --binary target/release/agent-host",
         ] {
             assert!(Command::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }

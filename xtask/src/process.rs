@@ -41,3 +41,13 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     anyhow::ensure!(output.status.success(), "`{}` failed", display(command));
     String::from_utf8(output.stdout).with_context(|| format!("the output of `{}` is not text", display(command)))
 }
+
+/// The processes that a process has started and that have not ended, where the system lists them.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    // A process is the child of the thread that started it.
+    let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}

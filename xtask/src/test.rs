@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{docs, guests, process, toolchain, workspace::Workspace};
+use crate::{deny, docs, guests, process, toolchain, workspace::Workspace};
 
 /// The packages that run on this machine: all but the guests for tests, some 40 examples that only run as WebAssembly.
 pub(crate) const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_GUESTS];
@@ -20,9 +20,9 @@ pub(crate) const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_G
 /// Without output for so long, the tests are stopped: one of them waits for what never comes. The slowest test takes two minutes.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Check formatting, run clippy, build the site of the documents and run every test, the end-to-end ones with real components included
+/// Check formatting, run clippy, check the dependencies, build the site of the documents and run every test, the end-to-end ones with real components included
 #[derive(Debug, Args)]
-#[command(after_help = "The last line is `N passed, N failed`. With FILTER, formatting, clippy and the site are left out.")]
+#[command(after_help = "The last line is `N passed, N failed`. With FILTER, only tests are run.")]
 pub(crate) struct Test {
     /// Parts of names of tests
     filter: Vec<String>,
@@ -39,15 +39,11 @@ impl Test {
         toolchain::need_python()?;
         toolchain::need_chromium()?;
         toolchain::need_bubblewrap()?;
+        toolchain::need_postgres()?;
         if self.fix {
             process::run(&mut workspace.cargo(&["fmt", "--all"]))?;
         }
-        let mut failures = if self.filter.is_empty() { lint(workspace)? } else { Vec::new() };
-        if self.filter.is_empty()
-            && let Err(error) = docs::build(workspace)
-        {
-            failures.push(format!("the site of the documents: {error:#}"));
-        }
+        let mut failures = if self.filter.is_empty() { checks(workspace)? } else { Vec::new() };
         guests::runners(workspace)?;
         guests::test_guests(workspace)?;
         // The binary that the tests start, and the tests: built as one, so that nothing is built twice.
@@ -71,10 +67,7 @@ impl Test {
             .env("AGENT_HOST_WASM_DIR", guests::dir(workspace));
         let TestEnd { summary, succeeded, hung } = watch(&mut cargo, io::stdout().lock(), SILENCE)?;
         if hung {
-            failures.push(format!(
-                "no test ended within {} minutes, so the tests were stopped: one of those that began last hangs",
-                SILENCE.as_secs() / 60
-            ));
+            failures.push(stopped());
         } else if summary.failed > 0 {
             failures.push("some tests failed: see above".to_owned());
         } else if !succeeded {
@@ -82,6 +75,18 @@ impl Test {
         }
         Ok(summary)
     }
+}
+
+/// The problems that need no test: of the code, of its dependencies, and of the site of the documents. Every check runs.
+fn checks(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    let mut failures = lint(workspace)?;
+    if let Err(error) = deny::check(workspace, false) {
+        failures.push(format!("the rules for dependencies: {error:#}"));
+    }
+    if let Err(error) = docs::build(workspace) {
+        failures.push(format!("the site of the documents: {error:#}"));
+    }
+    Ok(failures)
 }
 
 /// The problems of formatting and lints. Every check runs, so that one call shows all problems.
@@ -104,6 +109,14 @@ fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(failures)
 }
 
+/// The reason why tests were stopped.
+fn stopped() -> String {
+    format!(
+        "no test ended within {} minutes, so the tests were stopped: one of those that began last hangs",
+        SILENCE.as_secs() / 60
+    )
+}
+
 /// The outcome of each test, by its name with modules.
 #[derive(Debug)]
 pub(crate) struct Outcomes {
@@ -115,7 +128,10 @@ impl Outcomes {
     /// Runs `cargo test` to its end, with its output passed on.
     pub(crate) fn of(command: &mut Command) -> anyhow::Result<Self> {
         let mut output = Vec::new();
-        let TestEnd { succeeded, .. } = watch(command, Both(io::stdout().lock(), &mut output), SILENCE)?;
+        let TestEnd { succeeded, hung, .. } = watch(command, Both(io::stdout().lock(), &mut output), SILENCE)?;
+        if hung {
+            eprintln!("{}", stopped());
+        }
         Ok(Self { tests: String::from_utf8_lossy(&output).lines().filter_map(outcome).collect(), succeeded })
     }
 }
@@ -188,14 +204,8 @@ fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyh
 fn kill_all(child: &mut Child) {
     let mut found = vec![child.id()];
     let mut next = 0;
-    while let Some(parent) = found.get(next) {
-        // A process is the child of the thread that started it.
-        let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-        let children: Vec<u32> = threads
-            .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
-            .flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
-            .collect();
-        found.extend(children);
+    while let Some(&parent) = found.get(next) {
+        found.extend(process::children(parent));
         next += 1;
     }
     let _ = child.kill();

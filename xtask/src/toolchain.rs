@@ -39,10 +39,12 @@ pub(crate) fn need_node() -> anyhow::Result<()> {
     bail!("Node.js is missing, and some tests run servers from npm: install Node.js 20 or newer (https://nodejs.org)")
 }
 
+/// Names of a browser that the chat page is tested in.
+pub(crate) const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
 /// Adds Chromium, in the same way: the chat page is tested in it.
 pub(crate) fn need_chromium() -> anyhow::Result<()> {
-    let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-    let there = || names.iter().any(|name| is_there(name, &["--version"]));
+    let there = || BROWSERS.iter().any(|name| is_there(name, &["--version"]));
     if there() || (apt_install(&["chromium", "fonts-liberation"])? && there()) {
         return Ok(());
     }
@@ -59,6 +61,20 @@ pub(crate) fn need_bubblewrap() -> anyhow::Result<()> {
         "bubblewrap is missing, and some tests run agents in its sandboxes: install it \
          (https://github.com/containers/bubblewrap)"
     )
+}
+
+/// Folder in which Debian has the programs of each version of PostgreSQL.
+const POSTGRES: &str = "/usr/lib/postgresql";
+
+/// Adds PostgreSQL, in the same way: tests of clusters start servers of their own. No server of the system is needed.
+pub(crate) fn need_postgres() -> anyhow::Result<()> {
+    let debian =
+        || std::fs::read_dir(POSTGRES).is_ok_and(|versions| versions.flatten().any(|of| of.path().join("bin/initdb").is_file()));
+    let there = || (debian() || is_there("initdb", &["--version"])) && is_there("psql", &["--version"]);
+    if there() || (apt_install(&["postgresql", "openssl"])? && there()) {
+        return Ok(());
+    }
+    bail!("PostgreSQL is missing, and tests of clusters start it: install PostgreSQL 14 or newer (https://www.postgresql.org)")
 }
 
 /// Adds Python, with what makes environments of it, in the same way: some tests run programs from PyPI.

@@ -7,6 +7,7 @@ mod agui;
 mod allocations;
 #[path = "../../../host/cli/src/allocator.rs"]
 mod allocator;
+mod arguments;
 mod artifacts;
 mod calls;
 mod commit;
@@ -23,6 +24,7 @@ mod in_process;
 mod isolation;
 mod journal;
 mod knowledge;
+mod merges;
 mod model_server;
 mod open;
 mod outside;
@@ -41,7 +43,8 @@ mod window;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use agent_host_runs::Config;
-use clap::{Args, Parser};
+use arguments::{Batch, Load, Target, Weighed, milliseconds};
+use clap::Parser;
 use serde::Serialize;
 use stream::Streams;
 use syscalls::Syscalls;
@@ -89,6 +92,14 @@ enum Command {
     },
     /// Time of the stages of an echo run of a host in this process, where a stage has a thread of its own
     Stages {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Latency of echo runs of a host in this process, during merges of the ledger and at other times
+    Merges {
         /// Configuration of the host
         #[arg(long)]
         config: PathBuf,
@@ -388,6 +399,17 @@ enum Command {
         #[arg(long, value_name = "MS", value_parser = milliseconds)]
         measure: Duration,
     },
+    /// A tree of runs whose root is cancelled
+    CancelTree {
+        #[command(flatten)]
+        target: Target,
+        /// Text of the message to the root
+        #[arg(long)]
+        text: String,
+        /// Number of runs below the root
+        #[arg(long)]
+        runs: usize,
+    },
     /// Deliveries to a webhook; prints its address, then reads the address of the host
     Deliveries {
         /// Number of events
@@ -426,57 +448,6 @@ enum Command {
     },
 }
 
-/// Runs whose journals are weighed.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Weighed {
-    /// Echo runs
-    Echo,
-    /// Runs that read and write state
-    State,
-    /// A run that passes on what a model streams
-    Stream,
-}
-
-/// A host that serves.
-#[derive(Debug, Args)]
-struct Target {
-    /// Address of the host
-    #[arg(long)]
-    address: SocketAddr,
-    /// Process id of the host
-    #[arg(long)]
-    pid: u32,
-}
-
-/// Rate and duration.
-#[derive(Debug, Clone, Copy, Args)]
-struct Load {
-    /// Number of concurrent runs
-    #[arg(long)]
-    in_flight: usize,
-    /// Time before counting
-    #[arg(long, value_name = "MS", default_value = "1000", value_parser = milliseconds)]
-    warm_up: Duration,
-    /// Time of counting
-    #[arg(long, value_name = "MS", default_value = "5000", value_parser = milliseconds)]
-    measure: Duration,
-}
-
-/// A number of runs.
-#[derive(Debug, Clone, Copy, Args)]
-struct Batch {
-    /// Number of concurrent runs
-    #[arg(long)]
-    in_flight: usize,
-    /// Number of runs
-    #[arg(long)]
-    runs: usize,
-}
-
-fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
-    text.parse().map(Duration::from_millis)
-}
-
 fn main() -> anyhow::Result<()> {
     let command = Command::parse();
     // Hosts in this process are set up as the binary is.
@@ -504,6 +475,7 @@ fn main() -> anyhow::Result<()> {
         | Command::ThreadRead { .. }
         | Command::ThreadFollow { .. }
         | Command::Isolation { .. }
+        | Command::CancelTree { .. }
         | Command::Deliveries { .. }
         | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -523,6 +495,7 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         Command::CountEcho { config, batch } => print(&count::echo(Config::load(&config)?, batch, syscalls).await?),
         Command::CountAgui { config, batch } => print(&count::agui(Config::load(&config)?, batch, syscalls).await?),
         Command::Stages { config, load } => print(&stages::measure(Config::load(&config)?, load).await?),
+        Command::Merges { config, load } => print(&merges::measure(Config::load(&config)?, load).await?),
         Command::Deltas { target, in_flight, runs, deltas } => {
             print(&deltas::load(target.address, target.pid, in_flight, runs, deltas).await?)
         }
@@ -568,6 +541,7 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         Command::Isolation { target, attack, guests, measure } => {
             print(&isolation::measure(target.address, &attack, guests, measure).await?)
         }
+        Command::CancelTree { target, text, runs } => print(&isolation::cancel_tree(target.address, &text, runs).await?),
         Command::Deliveries { events, in_flight } => print(&deliveries::measure(events, in_flight).await?),
         Command::ModelServer => model_server::serve().await,
         // The command needs no runtime.

@@ -100,7 +100,12 @@ pub(crate) fn site(session: &Session, name: &str) -> anyhow::Result<Site> {
     Site::new(session, name, RUNNER, &session.echo)
 }
 
-fn load(session: &Session, host: &HostProcess, command: &str, arguments: &[&str]) -> anyhow::Result<super::session::Report> {
+pub(crate) fn load(
+    session: &Session,
+    host: &HostProcess,
+    command: &str,
+    arguments: &[&str],
+) -> anyhow::Result<super::session::Report> {
     let target = target(host);
     let target: Vec<_> = target.iter().map(String::as_str).collect();
     session.load(&[&[command][..], &target, arguments].concat())

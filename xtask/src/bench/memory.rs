@@ -22,13 +22,23 @@ const CALM: Duration = Duration::from_secs(1);
 
 /// The resident memory of a process, mapped files included (proc(5), `VmRSS`).
 pub(crate) fn resident_kib(pid: u32) -> anyhow::Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let status = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
-    resident(&status).with_context(|| format!("{path} has no VmRSS"))
+    field_kib(pid, "VmRSS")
 }
 
-fn resident(status: &str) -> Option<u64> {
-    status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
+/// The most resident memory that a process has had (proc(5), `VmHWM`).
+pub(crate) fn peak_kib(pid: u32) -> anyhow::Result<u64> {
+    field_kib(pid, "VmHWM")
+}
+
+fn field_kib(pid: u32, name: &str) -> anyhow::Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
+    field(&status, name).with_context(|| format!("{path} has no {name}"))
+}
+
+fn field(status: &str, name: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.trim().strip_suffix(" kB")?.parse().ok()
 }
 
 /// The memory of a live run that waits: instance, fiber, and the host's own data.
@@ -73,8 +83,8 @@ pub(crate) fn waiting_runs(session: &mut Session) -> anyhow::Result<()> {
 mod tests {
     #[test]
     fn resident_memory_is_read() {
-        assert_eq!(super::resident("Name:\tx\nVmRSS:\t   12345 kB\nVmData: 1 kB\n"), Some(12345));
-        assert_eq!(super::resident("Name: x\n"), None);
+        assert_eq!(super::field("Name:\tx\nVmRSS:\t   12345 kB\nVmData: 1 kB\n", "VmRSS"), Some(12345));
+        assert_eq!(super::field("Name: x\n", "VmRSS"), None);
         assert!(super::resident_kib(std::process::id()).unwrap() > 0);
     }
 }

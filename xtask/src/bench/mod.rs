@@ -6,29 +6,42 @@
 mod agui;
 mod artifacts;
 mod beside;
+mod bomb;
 mod bounds;
 mod calls;
+mod cluster;
 mod compare;
 mod count;
 mod echo;
 mod figures;
 mod harness;
-mod isolation;
+pub(crate) mod isolation;
 mod journal;
 mod keep;
 mod knowledge;
 mod ledger;
 mod machine;
-mod memory;
+pub(crate) mod memory;
 mod outside;
 mod parking;
-mod people;
+pub(crate) mod people;
 mod plot;
+#[path = "../../../host/ledger/tests/common/postgres.rs"]
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    unreachable_pub,
+    reason = "the server of the tests, which use the rest"
+)]
+mod postgres;
+mod python;
 mod queue;
 mod revision;
 mod sample;
-mod session;
-mod site;
+pub(crate) mod session;
+pub(crate) mod site;
 mod stage;
 mod start;
 mod stream;
@@ -105,6 +118,7 @@ const GROUPS: &[Group] = &[
     echo::in_process,
     count::echo,
     stage::measure,
+    stage::merges,
     echo::deltas,
     calls::measure,
     stream::measure,
@@ -122,6 +136,7 @@ const GROUPS: &[Group] = &[
     threads::measure,
     isolation::measure,
     harness::measure,
+    cluster::measure,
     ledger::measure,
 ];
 

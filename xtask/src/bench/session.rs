@@ -50,6 +50,7 @@ pub(crate) struct Session {
     /// The official agent.
     pub(crate) local_agent: PathBuf,
     pub(crate) hostile: PathBuf,
+    pub(crate) family: PathBuf,
     pub(crate) variant: PathBuf,
     pub(crate) calls: PathBuf,
     pub(crate) people: PathBuf,
@@ -60,6 +61,7 @@ impl Session {
     pub(crate) fn open(workspace: &Workspace, prefix: String) -> anyhow::Result<Self> {
         guests::runners(workspace)?;
         let hostile = guests::test_guest(workspace, "hostile")?;
+        let family = guests::test_guest(workspace, "family")?;
         let variant = guests::test_guest(workspace, "bench_variant")?;
         let calls = guests::test_guest(workspace, "bench_calls")?;
         let people = guests::test_guest(workspace, "bench_people")?;
@@ -87,6 +89,7 @@ impl Session {
             echo: guests::dir(workspace).join("echo_runner.wasm"),
             local_agent: guests::dir(workspace).join("local_agent_runner.wasm"),
             hostile,
+            family,
             variant,
             calls,
             people,

@@ -10,11 +10,29 @@ const LOG: &str = "echo.stage.log.us";
 const WORKERS: &str = "echo.stage.workers.us";
 const WRITER: &str = "echo.stage.writer.us";
 const MERGE: &str = "echo.stage.merge.us";
+const MERGING: &str = "ledger.merge.during.p99_ms";
+const NOT_MERGING: &str = "ledger.merge.without.p99_ms";
 const WALL: &str = "ledger.writer.wall_us_per_run";
 
 const IN_FLIGHT: &str = "256";
 /// Switches the log of the host off.
 const QUIET: &[(&str, &str)] = &[("AGENT_HOST_LOG", "off")];
+
+/// Merges that a stretch has to have for its percentiles to say something.
+const MERGES: f64 = 5.0;
+
+/// Latency of runs that end while the ledger merges rows into its store, and of the others.
+pub(crate) fn merges(session: &mut Session) -> anyhow::Result<()> {
+    if !session.wants(&[MERGING, NOT_MERGING]) {
+        return Ok(());
+    }
+    let config = echo::site(session, "merges")?.config();
+    let report = session.load(&["merges", "--config", &config, "--in-flight", IN_FLIGHT])?;
+    let merges = report.number("merges")?;
+    anyhow::ensure!(merges >= MERGES, "only {merges} merges in this stretch: measure on a quiet machine");
+    session.record(MERGING, report.part("merging")?.number("p99_ms")?)?;
+    session.record(NOT_MERGING, report.part("not_merging")?.number("p99_ms")?)
+}
 
 pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     let over_http = session.wants(&[HTTP, LOG]);

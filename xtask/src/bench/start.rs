@@ -1,13 +1,14 @@
-//! The time of the host's start, and the memory of a plugin.
+//! The time of the host's start, also with a plugin that is compiled for long, and the memory of a plugin.
 
 use std::{thread, time::Duration};
 
 use super::{
-    memory,
+    bomb, memory, python,
     session::Session,
     site::{ReadyHost, Site},
     variant,
 };
+use crate::workspace::Workspace;
 
 /// A single start with a warm cache is too short to be measured once.
 const WARM_STARTS: usize = 5;
@@ -51,7 +52,20 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    cold_python(session)
+}
+
+/// A start with a plugin in Python that nothing has compiled: the host listens before it is ready.
+fn cold_python(session: &mut Session) -> anyhow::Result<()> {
+    const COLD: [&str; 2] = ["start.port_open_cold_python.ms", "start.ready_cold_python.ms"];
+    if !session.wants(&COLD) {
+        return Ok(());
+    }
+    let component = python::component(&Workspace::find()?)?;
+    let site = Site::configured(session, "start-python", &component, "")?;
+    let compiled = bomb::compiled(session, &site, "python.wasm")?;
+    anyhow::ensure!(compiled.is_plugin, "the example in Python is refused");
+    COLD.into_iter().zip([compiled.listens_ms, compiled.verdict_ms]).try_for_each(|(name, value)| session.record(name, value))
 }
 
 fn milliseconds(time: Duration) -> f64 {

@@ -34,6 +34,11 @@ impl Usage {
     }
 }
 
+/// Seconds of processor time that a process has taken, with the processes that it has started.
+pub(crate) fn of_process(id: u32) -> anyhow::Result<f64> {
+    Ok(of_tree(&processes()?, id) as f64 / TICKS_PER_SECOND)
+}
+
 /// Cores that others take in the next second.
 pub(crate) fn others_now() -> anyhow::Result<f64> {
     let before = Usage::now()?;

@@ -1,0 +1,190 @@
+//! Hosts whose ledger has its log in PostgreSQL: beside one with a log in files, a warm one beside the active one, and after a kill.
+
+use std::{
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::{
+    echo,
+    postgres::{PASSWORD, Postgres, free_port},
+    session::Session,
+    site::Site,
+    usage,
+};
+use crate::{host::HostProcess, http::Client, process};
+
+const PASSWORD_VARIABLE: &str = "BENCH_LEDGER_PASSWORD";
+const SECRET_VARIABLE: &str = "BENCH_CLUSTER_SECRET";
+const SECRET: &str = "a secret of benchmarks, of 32 bytes and more";
+const DATABASE: &str = "bench";
+/// Requests to the active host, and as many by the warm one.
+const REQUESTS: u32 = 2_000;
+/// Time for a warm host to reach the active one, and for a takeover.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
+    rates(session)?;
+    forwarding(session)?;
+    takeover(session)
+}
+
+/// Echo runs over HTTP of one host by itself, and of one with its log in PostgreSQL.
+fn rates(session: &mut Session) -> anyhow::Result<()> {
+    const RATE: &str = "cluster.echo.http.256.runs_per_second";
+    const RATIO: &str = "cluster.echo.http.256.ratio";
+    const HOST: &str = "cluster.echo.http.256.host_cpu_us_per_run";
+    const DATABASE: &str = "cluster.echo.http.256.postgres_cpu_us_per_run";
+    if !session.wants(&[RATE, RATIO, HOST, DATABASE]) {
+        return Ok(());
+    }
+    let host = echo::site(session, "cluster-alone")?.start(session)?.host;
+    let alone = echo::load(session, &host, "http", &["--in-flight", "256"])?;
+    host.kill();
+    let cluster = Cluster::new(session, "cluster-rate")?;
+    let host = cluster.active(session, "cluster-rate")?;
+    let (began, before) = (Instant::now(), usage::of_process(cluster.postgres_id()?)?);
+    let report = echo::load(session, &host, "http", &["--in-flight", "256"])?;
+    let cores = (usage::of_process(cluster.postgres_id()?)? - before) / began.elapsed().as_secs_f64();
+    host.kill();
+    let rate = report.number("runs_per_second")?;
+    session.record(RATE, rate)?;
+    session.record(RATIO, rate / alone.number("runs_per_second")?)?;
+    session.record(HOST, report.number("cpu_us_per_run")?)?;
+    session.record(DATABASE, cores * 1e6 / rate)
+}
+
+/// A small request to the active host, and by a warm one.
+fn forwarding(session: &mut Session) -> anyhow::Result<()> {
+    const LATENCY: &str = "cluster.forward.added_p50_ms";
+    const CPU: &str = "cluster.forward.added_cpu_us";
+    if !session.wants(&[LATENCY, CPU]) {
+        return Ok(());
+    }
+    let cluster = Cluster::new(session, "cluster-forward")?;
+    let active = cluster.active(session, "cluster-forward")?;
+    let warm = cluster.warm(session, "cluster-forward-warm")?;
+    let run = answered(&Client::new(active.url()), "forward")?;
+    let path = format!("/api/v1/runs/{run}");
+    let both = || Ok::<_, anyhow::Error>(usage::of_process(active.id())? + usage::of_process(warm.child.id())?);
+    let measured = |url: &str| {
+        let (client, before) = (Client::new(url), both()?);
+        let mut times = Vec::new();
+        for _ in 0..REQUESTS {
+            let began = Instant::now();
+            client.get(&path)?;
+            times.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        times.sort_by(f64::total_cmp);
+        let median = times.get(times.len() / 2).copied().context("no request was sent")?;
+        Ok::<_, anyhow::Error>((median, (both()? - before) * 1e6 / f64::from(REQUESTS)))
+    };
+    let (direct, direct_cpu) = measured(active.url())?;
+    let (forwarded, forwarded_cpu) = measured(&warm.url)?;
+    session.record(LATENCY, forwarded - direct)?;
+    session.record(CPU, forwarded_cpu - direct_cpu)
+}
+
+/// From the kill of the active host until the next event is accepted, sent to the warm one.
+fn takeover(session: &mut Session) -> anyhow::Result<()> {
+    const TAKEOVER: &str = "cluster.takeover_ms";
+    if !session.wants(&[TAKEOVER]) {
+        return Ok(());
+    }
+    let cluster = Cluster::new(session, "cluster-takeover")?;
+    let active = cluster.active(session, "cluster-takeover")?;
+    let warm = cluster.warm(session, "cluster-takeover-warm")?;
+    let client = Client::new(&warm.url);
+    answered(&client, "before")?;
+    active.kill();
+    let killed = Instant::now();
+    while answered(&client, "after").is_err() {
+        anyhow::ensure!(killed.elapsed() < PATIENCE, "no host has taken over within {} s", PATIENCE.as_secs());
+        thread::sleep(Duration::from_millis(20));
+    }
+    session.record(TAKEOVER, killed.elapsed().as_secs_f64() * 1e3)
+}
+
+/// Sends an event, which is accepted once by its key. Gives the id of its run.
+fn answered(client: &Client, key: &str) -> anyhow::Result<String> {
+    let event = json!({ "event_type": "message.received", "input": { "text": "hello" } });
+    let accepted = client.post("/api/v1/events", &[("Idempotency-Key", key)], &event)?;
+    let run = accepted.pointer("/runs/0/run_id").and_then(Value::as_str);
+    run.map(str::to_owned).with_context(|| format!("an event without a run: {accepted}"))
+}
+
+/// A PostgreSQL of its own, with a cluster.
+struct Cluster {
+    postgres: Postgres,
+    url: String,
+}
+
+/// A host that follows. Dropping it kills it.
+struct Warm {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Warm {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Cluster {
+    fn new(session: &Session, name: &str) -> anyhow::Result<Self> {
+        let postgres = Postgres::start();
+        postgres.create(DATABASE);
+        let url = postgres.url(DATABASE).replace(&format!(":{PASSWORD}"), "");
+        let cluster = Self { postgres, url };
+        let site = cluster.site(session, &format!("{name}-init"), free_port())?;
+        let mut init = Command::new(session.host_binary());
+        init.args(["cluster", "init", "--config", &site.config()]).envs(environment());
+        process::run(&mut init)?;
+        Ok(cluster)
+    }
+
+    fn postgres_id(&self) -> anyhow::Result<u32> {
+        Ok(u32::try_from(self.postgres.pid())?)
+    }
+
+    /// A site whose host echoes, with another address than those before.
+    fn site(&self, session: &Session, name: &str, port: u16) -> anyhow::Result<Site> {
+        let config = format!(
+            "ledger = \"{}\"\n[cluster]\nadvertise = \"127.0.0.1:{port}\"\nsecret = {{ env = \"{SECRET_VARIABLE}\" }}\n\
+             password = {{ env = \"{PASSWORD_VARIABLE}\" }}\n[[bindings]]\nid = \"bench\"\nrunner = \"{}\"\n",
+            self.url,
+            echo::RUNNER
+        );
+        Site::configured(session, name, &session.echo, &config)
+    }
+
+    fn active(&self, session: &Session, name: &str) -> anyhow::Result<HostProcess> {
+        Ok(self.site(session, name, free_port())?.start_in(session, &environment())?.host)
+    }
+
+    /// A host that follows and reaches the active one.
+    fn warm(&self, session: &Session, name: &str) -> anyhow::Result<Warm> {
+        let site = self.site(session, name, free_port())?;
+        let listen = format!("127.0.0.1:{}", free_port());
+        let mut command = Command::new(session.host_binary());
+        command.args(["serve", "--listen", &listen, "--config", &site.config()]).envs(environment());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let warm = Warm { child: command.spawn()?, url: format!("http://{listen}") };
+        let (client, began) = (Client::new(&warm.url), Instant::now());
+        while let Err(error) = client.get("/readyz") {
+            anyhow::ensure!(began.elapsed() < PATIENCE, "the warm host does not reach the active one: {error:#}");
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(warm)
+    }
+}
+
+fn environment() -> [(&'static str, &'static str); 2] {
+    [(PASSWORD_VARIABLE, PASSWORD), (SECRET_VARIABLE, SECRET)]
+}
