@@ -1,5 +1,6 @@
 //! The basis of the end-to-end tests: real components, and a host in this process or the real binary in its own.
 
+pub mod bomb;
 pub mod components;
 pub mod grants;
 pub mod npm;

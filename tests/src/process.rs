@@ -59,10 +59,7 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let line: Value = serde_json::from_str(&line)
-            .unwrap_or_else(|error| panic!("the host did not say where it listens ({error}): {line:?}"));
+        let line = first_line(&mut child);
         Self { url: line["listening"].as_str().unwrap().to_owned(), child, dir }
     }
 
@@ -122,6 +119,42 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A host that was started by a command of its own, with `--json`. Dropping the value kills the process.
+pub struct Served {
+    child: Child,
+    /// The line that the host prints.
+    pub line: Value,
+}
+
+impl Served {
+    /// Starts `serve` as the command says, and waits until the host listens.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let line = first_line(&mut child);
+        Self { child, line }
+    }
+
+    /// An address of the API.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.line["listening"].as_str().unwrap())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The line in which a host says where it listens.
+fn first_line(child: &mut Child) -> Value {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("the host did not say where it listens ({error}): {line:?}"))
 }
 
 /// The binary, in a directory with its configuration.

@@ -388,7 +388,10 @@ pub async fn follow(urls: watch::Receiver<String>, run: String) -> Vec<Value> {
         if let Some(id) = &last {
             request = request.header("last-event-id", id);
         }
-        if let Ok(answer) = request.send().await {
+        // A host that is about to end takes no new reader.
+        if let Ok(answer) = request.send().await
+            && answer.status() != 503
+        {
             assert_eq!(answer.status(), 200, "a host that answers knows the run, and the cursor {last:?}");
             let mut stream = answer.bytes_stream().eventsource();
             while let Some(Ok(event)) = stream.next().await {

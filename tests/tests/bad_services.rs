@@ -131,6 +131,8 @@ async fn world() -> World {
     // A port where nobody listens.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     text += &format!("[[models]]\nid = \"down\"\nprovider = \"openai\"\nbase_url = \"http://{closed}/v1\"\nmax_retries = 1\n");
+    let chain = "max_retries = 0\nfallback = [\"good\"]\nprice = { input = 1.0 }\n";
+    text += &format!("[[models]]\nid = \"chain\"\nprovider = \"openai\"\nbase_url = \"http://{closed}/v1\"\n{chain}");
     for server in SERVERS {
         let command = env!("CARGO_BIN_EXE_mcp-server");
         text += &format!("[[mcp_servers]]\nid = \"{server}\"\ncommand = \"{command}\"\n");
@@ -257,6 +259,19 @@ async fn a_model_that_misbehaves_is_an_error_with_a_name_and_a_fact() {
     assert_eq!(retry["category"], "provider_rate_limited", "{}", completed[0]);
     assert!(retry["pause_ms"].as_u64().is_some_and(|pause| pause >= 20), "{}", completed[0]);
     assert_eq!(completed[0]["retries"].as_array().map(Vec::len), Some(1), "{}", completed[0]);
+    // A model of a fallback chain that failed is in the record of the call, which counts for the model that answered.
+    for call in ["models.stream", "models.invoke"] {
+        let ended = run(&world, "main", json!([{ "call": call, "model": "chain" }])).await;
+        if call == "models.stream" {
+            assert_eq!(outcomes(&ended)[0]["text"], "Once");
+        }
+        let (began, completed) = (facts(&ended, "model.call.started"), facts(&ended, "model.call.completed"));
+        assert_eq!((&began[0]["model_id"], &completed[0]["model_id"]), (&json!("chain"), &json!("good")), "{}", completed[0]);
+        let failed = &completed[0]["fallbacks"][0];
+        assert_eq!((&failed["model_id"], &failed["category"]), (&json!("chain"), &json!("provider_unavailable")));
+        assert!(failed["duration_ms"].is_u64() && completed[0]["fallbacks"].as_array().map(Vec::len) == Some(1), "{failed}");
+        assert_eq!(completed[0]["cost_micros"], Value::Null, "the price of `chain` is not that of `good`");
+    }
     is_well(&world).await;
     world.host.shutdown(PATIENCE).await;
 }
@@ -502,6 +517,11 @@ fn resident() -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
+/// Open files and sockets of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
 #[tokio::test]
 async fn memory_returns_to_where_it_was() {
     let world = world().await;
@@ -525,14 +545,16 @@ async fn memory_returns_to_where_it_was() {
     for _ in 0..4 {
         round().await;
     }
-    let before = resident();
+    let (before, open_before) = (resident(), descriptors());
     for _ in 0..20 {
         round().await;
     }
-    let after = resident();
+    let (after, open) = (resident(), descriptors());
     eprintln!("{} MiB before, {} MiB after", before >> 20, after >> 20);
     // A leak in each round would be 3 MiB and more each time.
     assert!(after < before + (64 << 20), "{} MiB became {} MiB", before >> 20, after >> 20);
+    // A handle that is left open in each of ten calls would be 200; other tests of this process have some of their own.
+    assert!(open < open_before + 150, "{open_before} open files became {open}");
     is_well(&world).await;
     world.host.shutdown(PATIENCE).await;
 }

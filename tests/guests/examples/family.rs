@@ -6,7 +6,7 @@
 //! runner of this component, or a whole id.
 //!
 //! - Children: `start RUNNER [STEPS] {"objective", "config", "attach", "pad"}`, `fan COUNT RUNNER [STEPS]` (`#` in the steps is the
-//!   number), `wait MS N`, `any MS` (of those not waited for before), `all MS`, `get N`, `list LIMIT [PARENT]`,
+//!   number), `wait MS N`, `any MS` (of those not waited for before), `all MS`, `get N`, `list LIMIT [PARENT]`, `list-until COUNT LIMIT`,
 //!   `events N`, `cancel N`, `reach N` (tries all on its first child, and on itself), `circle` (starts itself, and so on).
 //! - Input: `pull LIMIT MS`, `read-pulled` (what was attached to it).
 //! - Others: `say TEXT`, `sleep MS`, `spin`, `trap`, `fail`, `id`, `parent`, `attempt`, `set KEY TEXT`, `await KEY`, `count NOTE`
@@ -289,6 +289,17 @@ impl Parent {
             "list" => {
                 let parent = (!more.is_empty()).then_some(more);
                 or_refusal(runs::list(parent, first.parse()?).map(|runs| runs.iter().map(summary_json).collect::<Vec<_>>()))
+            }
+            // So many runs of its conversation, as soon as there are so many.
+            "list-until" => {
+                let count: usize = first.parse()?;
+                loop {
+                    let runs = runs::list(None, more.parse()?).map_err(ApiError::from)?;
+                    if runs.len() >= count {
+                        break runs.iter().map(summary_json).collect();
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
             }
             "events" => self.events(&self.id(first)),
             "cancel" => outcome_json(runs::cancel(&self.id(first), more)),

@@ -204,6 +204,11 @@ fn behave(ctx: &Context, command: &str, words: &mut Words<'_>) -> Result<Answer,
             let bytes = wasi_random::wasi::random::random::get_random_bytes(words.number()?);
             say(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
         }
+        "pollables" => {
+            let wait = |_| wasip2::clocks::monotonic_clock::subscribe_duration(1_000_000);
+            let all: Vec<_> = (0..words.number()?).map(wait).collect();
+            say(wasip2::io::poll::poll(&all.iter().collect::<Vec<_>>()).len())
+        }
         "clock" => {
             let start = Instant::now();
             let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -69,6 +69,9 @@ fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
     let (heading, rows) = listed.split_once('\n').unwrap();
     let column = heading.find("BINDING").unwrap();
     assert!(rows.lines().all(|row| row[column..].starts_with("cli ")), "each row has its binding: {listed}");
+    assert!(heading.contains("QUESTION") && rows.lines().any(|row| row.matches("hello there").count() == 2), "{listed}");
+    assert_eq!(runs["items"][4]["question"], "hello there");
+    assert!(runs["items"][4]["answer"].as_str().unwrap().contains("hello there"), "{runs:#}");
     let events = run(dir.path(), &["runs", "events", id]);
     assert!(text(&events).contains("run.completed"), "{events:?}");
 }

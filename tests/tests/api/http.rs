@@ -295,6 +295,31 @@ async fn a_nearly_full_disk_refuses_new_events_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_full_workspace_refuses_new_events_until_its_quota_is_raised() {
+    let with = |bytes: u64| format!("[quotas.workspaces]\nacme = {bytes}\n{ECHO}");
+    let host = Process::start(&["echo"], &with(1));
+    let http = Client::new();
+    let send = |workspace: &str| {
+        let mut event = message("hi");
+        event["conversation"] = json!({ "conversation_id": "c", "workspace_id": workspace });
+        http.post(host.url("/api/v1/events")).json(&event).send()
+    };
+    let first = send("acme").await.unwrap();
+    assert!(first.status().is_success(), "{}", first.text().await.unwrap());
+    let full = problem(send("acme").await.unwrap(), 507, "workspace_full").await;
+    assert!(full["detail"].as_str().unwrap().contains("raise its quota"), "{full:#}");
+    assert!(send("other").await.unwrap().status().is_success());
+    let page = http.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let kept = page.lines().find_map(|line| line.strip_prefix("agent_host_workspace_kept_bytes{workspace=\"acme\"} "));
+    assert!(kept.unwrap_or_else(|| panic!("{page}")).parse::<f64>().unwrap() > 100.0, "{kept:?}");
+
+    host.write(&with(1 << 40));
+    let reloaded = http.post(host.url("/api/v1/config/reload")).json(&json!({})).send().await.unwrap();
+    assert_eq!(reloaded.status(), 200, "{}", reloaded.text().await.unwrap());
+    assert!(send("acme").await.unwrap().status().is_success());
+}
+
+#[tokio::test]
 async fn a_host_that_is_asked_to_end_lets_runs_end_and_keeps_what_waits() {
     let host = Process::start(&["hostile"], HOSTILE);
     let http = Client::new();

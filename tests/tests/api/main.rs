@@ -2,8 +2,10 @@
 
 mod access;
 mod cli;
+mod first_start;
 mod http;
 mod operations;
 mod pipeline;
+mod run_logs;
 mod secrets;
 mod watch;

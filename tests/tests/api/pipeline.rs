@@ -70,6 +70,7 @@ impl Host {
         let theirs = self.get(&location).await;
         assert_eq!(theirs["created_at"], theirs["created_at_ms"].as_u64().unwrap() / 1_000, "{theirs:#}");
         assert_eq!(taken["event_id"], taken["run"]["event_id"]);
+        assert_eq!(taken["run_ids"], json!([taken["run"]["run_id"]]));
         let began = std::time::Instant::now();
         loop {
             let run = self.get(&path).await;

@@ -3,11 +3,16 @@
 use agent_host_tests::support;
 
 mod model;
+#[path = "../../../host/ledger/tests/common/postgres.rs"]
+#[allow(dead_code, missing_docs, reason = "the tests of the ledger use the rest")]
+mod postgres;
 
 mod clock;
+mod cluster;
 mod crash;
 mod doubts;
 mod family;
+mod forwarding;
 mod kills;
 mod outside;
 mod parking;

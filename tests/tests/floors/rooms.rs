@@ -52,10 +52,11 @@ fn upward(kernel: &Modules, leaves: &[&str]) -> Vec<String> {
 /// Places below the room `host` that name the facade.
 fn names_of_the_facade(kernel: &Modules) -> Vec<String> {
     let below = kernel.files.iter().filter(|(module, _)| *module != "host").flat_map(|(_, files)| files);
-    // `Execution::Host` and `EventSource::Host` are variants of the protocol: who executes a run, and the source of an event.
+    // `Execution::Host`, `EventSource::Host` and `RunLogSource::Host` are variants of the protocol: who executes a run, and the
+    // source of an event or of a line of a log.
     let is_facade = |code: &[(String, usize)]| match code {
         [(name, _), (colons, _), (host, _)] => {
-            host == "Host" && !(colons == "::" && ["Execution", "EventSource"].contains(&name.as_str()))
+            host == "Host" && !(colons == "::" && ["Execution", "EventSource", "RunLogSource"].contains(&name.as_str()))
         }
         _ => false,
     };

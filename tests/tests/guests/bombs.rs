@@ -5,52 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_tests::{process, support::Host};
+use agent_host_tests::{bomb::bomb, process, support::Host};
 use serde_json::Value;
-use wasm_encoder::{
-    CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentInstanceSection, Function, FunctionSection,
-    Instruction, MemArg, MemorySection, MemoryType, Module, ModuleSection, TypeSection, ValType,
-};
-
-const LOCALS: u32 = 60;
-
-/// A file that looks like a runner from the outside, with a module of so many functions that take long to compile.
-fn bomb(functions: u32) -> Vec<u8> {
-    let (mut types, mut declared, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
-    types.ty().function([ValType::I32, ValType::I32], [ValType::I32]);
-    for seed in 0..functions {
-        declared.function(0);
-        let mut function = Function::new([(LOCALS, ValType::I32)]);
-        let mut state = seed.wrapping_add(1);
-        let mut local = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 16) % LOCALS
-        };
-        for _ in 0..30_000 {
-            // What is stored cannot be left out.
-            function.instruction(&Instruction::I32Const(0));
-            function.instruction(&Instruction::LocalGet(local()));
-            function.instruction(&Instruction::LocalGet(local()));
-            function.instruction(&Instruction::I32Mul);
-            function.instruction(&Instruction::LocalTee(local()));
-            function.instruction(&Instruction::I32Store(MemArg { offset: 0, align: 2, memory_index: 0 }));
-        }
-        function.instruction(&Instruction::LocalGet(0));
-        function.instruction(&Instruction::End);
-        code.function(&function);
-    }
-    let mut memories = MemorySection::new();
-    memories.memory(MemoryType { minimum: 1, maximum: None, memory64: false, shared: false, page_size_log2: None });
-    let mut module = Module::new();
-    module.section(&types).section(&declared).section(&memories).section(&code);
-    let mut instances = ComponentInstanceSection::new();
-    instances.export_items([] as [(&str, ComponentExportKind, u32); 0]);
-    let mut exports = ComponentExportSection::new();
-    exports.export("agent-host:runner/runner@1.0.0", ComponentExportKind::Instance, 0, None);
-    let mut component = Component::new();
-    component.section(&ModuleSection(&module)).section(&instances).section(&exports);
-    component.finish()
-}
 
 /// The report on a file, once there is one.
 async fn report(host: &Host, file: &str) -> Value {
@@ -63,6 +19,17 @@ async fn report(host: &Host, file: &str) -> Value {
         assert!(began.elapsed() < Duration::from_secs(240), "there is no report on {file}: {plugins}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Status, code and `Retry-After` of the answer to a request for a runner that no file has.
+async fn unknown_runner(host: &Host) -> (u16, String, Option<String>) {
+    let body = serde_json::json!({ "runner_id": "plugin:test/nobody/default", "input": { "text": "hi" } });
+    let url = format!("{}/api/v1/runs", *host.urls().borrow());
+    let answer = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
+    let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+    let problem: Value = answer.json().await.unwrap();
+    let after = headers.get("retry-after").map(|after| after.to_str().unwrap().to_owned());
+    (status, problem["code"].as_str().unwrap_or_default().to_owned(), after)
 }
 
 fn drop_in(dir: &Path, file: &str, bytes: &[u8]) {
@@ -78,7 +45,7 @@ async fn a_component_that_is_too_much_for_the_compiler_stops_nobody() {
             "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n[limits]\nmax_live_runs = 50\n{limits}"
         )
     };
-    let mut host = Host::limited(&["echo"], &config("compile_ms = 4000\nplugins_wait_ms = 2000\n"));
+    let mut host = Host::limited(&["echo"], &config("compile_ms = 4000\nplugins_wait_ms = 2000\nrunner_wait_ms = 500\n"));
     assert_eq!(report(&host, "echo.wasm").await["status"], "ready");
     host.terminate();
 
@@ -90,7 +57,12 @@ async fn a_component_that_is_too_much_for_the_compiler_stops_nobody() {
     assert_eq!(ready["ready"], false, "{ready}");
     assert!(ready["problems"].to_string().contains("plugins are still being compiled"), "{ready}");
     assert_eq!(host.take("hi").await.run["status"], "completed");
+    // A runner that nobody knows yet may be in the file that is compiled.
+    let compiling = unknown_runner(&host).await;
+    assert_eq!((compiling.0, compiling.1.as_str(), compiling.2.as_deref()), (503, "runner_compiling", Some("5")));
     let refused = report(&host, "bomb.wasm").await;
+    let unknown = unknown_runner(&host).await;
+    assert_eq!((unknown.0, unknown.1.as_str(), unknown.2), (404, "runner_not_found", None));
     assert_eq!(refused["refusal"]["code"], "compile_timeout", "{refused} after {:?}", began.elapsed());
     assert!(refused["refusal"]["fix"].as_str().unwrap().contains("limits.compile_ms"), "{refused}");
 

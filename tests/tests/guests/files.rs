@@ -127,6 +127,57 @@ async fn functions_that_are_missing_or_of_another_type_are_named() {
     }
 }
 
+/// A component with these parts, which are executed when it is instantiated, and with the functions of a runner.
+fn instantiated(parts: &str) -> Vec<u8> {
+    let text = format!(
+        "(component {parts} (core module $m (func (export \"f\"))) (core instance $i (instantiate $m)) \
+         (func $f (canon lift (core func $i \"f\"))) \
+         (instance $runner (export \"list-runners\" (func $f)) (export \"run\" (func $f))) \
+         (export \"agent-host:runner/runner@1.0.0\" (instance $runner)))"
+    );
+    wat::parse_str(text).unwrap()
+}
+
+/// A resource of the component's own, whose destructor does this, and which is dropped when the component is instantiated.
+fn destructor(does: &str) -> Vec<u8> {
+    instantiated(&format!(
+        "(core module $d (func (export \"drop\") (param i32) {does})) (core instance $d (instantiate $d)) \
+         (type $r (resource (rep i32) (dtor (core func $d \"drop\")))) \
+         (core func $new (canon resource.new $r)) (core func $drop (canon resource.drop $r)) \
+         (core module $s (import \"\" \"new\" (func $new (param i32) (result i32))) (import \"\" \"drop\" (func $drop (param i32))) \
+          (func $start (call $drop (call $new (i32.const 1)))) (start $start)) \
+         (core instance (instantiate $s (with \"\" (instance (export \"new\" (func $new)) (export \"drop\" (func $drop))))))"
+    ))
+}
+
+#[tokio::test]
+async fn harm_while_a_component_is_instantiated_is_bounded() {
+    let grow = "(table.grow (ref.null func) (i32.const 1000))";
+    let start = |does: &str| {
+        let module =
+            format!("(core module $s (table 1 funcref) (func $start {does}) (start $start)) (core instance (instantiate $s))");
+        instantiated(&module)
+    };
+    let limits = limits();
+    for (name, bytes, says) in [
+        // A table that may not grow answers -1, and a guest may try for ever.
+        ("a loop of table.grow", start(&format!("(loop (drop {grow}) (br 0))")), "did not answer within"),
+        (
+            "a table as large as it can be",
+            start(&format!("(loop (br_if 0 (i32.ne {grow} (i32.const -1))) unreachable)")),
+            "larger tables than a run may have",
+        ),
+        ("a loop in a destructor", destructor("(loop (br 0))"), "did not answer within"),
+        ("a trap in a destructor", destructor("unreachable"), "trapped"),
+    ] {
+        let began = Instant::now();
+        let (code, message) = refusal(name, &bytes).await;
+        assert_eq!(code, RefusalCode::ManifestFailed, "{name}: {message}");
+        assert!(message.contains(says), "{name}: {message}");
+        assert!(began.elapsed() < Duration::from_millis(limits.manifest_ms) + PATIENCE / 2, "{name}: {:?}", began.elapsed());
+    }
+}
+
 #[tokio::test]
 async fn a_file_that_changes_while_it_is_read_is_refused_or_one_of_its_states() {
     const ECHO: &str = "plugin:agent-host/echo/default";

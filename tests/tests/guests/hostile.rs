@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use agent_host_protocol::{Limits, RefusalCode, RunStatus, event::Envelope};
+use agent_host_runs::{Config, Quotas};
 use agent_host_tests::{
     World,
     world::{bound, in_conversation, limits},
@@ -21,9 +22,14 @@ async fn world_with(limits: Limits, deadline_ms: u64) -> World {
     World::with(&["hostile"], limits, vec![binding]).await
 }
 
-/// The host still answers.
+/// The host still answers, and has the places of all guests again.
 async fn is_unharmed(world: &World) {
     assert_eq!(world.say("ok still here").await.answer_text(), "ok still here");
+    let began = Instant::now();
+    while world.host.readiness().live_runs > 0 {
+        assert!(began.elapsed() < Duration::from_secs(30), "{} guests have a place", world.host.readiness().live_runs);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[tokio::test]
@@ -70,16 +76,18 @@ async fn a_guest_that_calls_below_its_bindings_traps_and_nothing_of_it_reaches_t
 async fn loops_outside_of_the_code_of_a_runner_are_stopped_too() {
     let mut abuse = bound("plugin:test/abuse/default");
     let mut realloc = bound("plugin:test/realloc-loops/default");
-    (abuse.deadline_ms, realloc.deadline_ms) = (Some(500), Some(500));
-    (abuse.id, realloc.id) = ("abuse".into(), "realloc".into());
+    let mut returned = bound("plugin:test/post-return-loops/default");
+    (abuse.deadline_ms, realloc.deadline_ms, returned.deadline_ms) = (Some(500), Some(500), Some(500));
+    (abuse.id, realloc.id, returned.id) = ("abuse".into(), "realloc".into(), "returned".into());
     let limits = Limits { manifest_ms: 1_000, ..limits() };
-    let world = World::with(&["abuse", "realloc_loops", "start_loops"], limits, vec![abuse, realloc]).await;
+    let components = ["abuse", "realloc_loops", "post_return_loops", "start_loops"];
+    let world = World::with(&components, limits, vec![abuse, realloc, returned]).await;
     let start = world.report("start_loops.wasm").unwrap().refusal.unwrap();
     assert_eq!(start.code, RefusalCode::ManifestFailed, "{start:?}");
     for does in ["fill", "copy"] {
         let began = Instant::now();
         let accepted = world.host.accept(Envelope::message(does, "api"), None).await.unwrap();
-        assert_eq!(accepted.runs.len(), 2);
+        assert_eq!(accepted.runs.len(), 3);
         for run in accepted.runs {
             let ended = world.ended(run).await;
             assert_eq!((ended.run.status, ended.failure()), (RunStatus::Timeout, "deadline_exceeded"), "{does}: {:?}", ended.run);
@@ -118,6 +126,21 @@ async fn a_guest_that_loops_is_stopped_at_its_deadline_and_delays_nobody() {
 }
 
 #[tokio::test]
+async fn a_guest_has_so_much_cpu_time_and_waiting_takes_none() {
+    let world = World::with(&["hostile"], Limits { tree_cpu_ms: 300, ..limits() }, vec![bound(HOSTILE)]).await;
+    let patient = world.send(Envelope::message("sleep 1000", "api")).await;
+    for does in ["loop", "loop-calls", "ignore-cancel"] {
+        let ended = world.say(does).await;
+        assert_eq!((ended.run.status, ended.failure()), (RunStatus::Failed, "cpu_exceeded"), "{does}: {:?}", ended.run);
+        let reached =
+            ended.events.iter().find(|event| event.kind == "limit.reached" && event.data_value()["limit"] == "tree_cpu_ms");
+        assert_eq!(reached.unwrap_or_else(|| panic!("{ended:#?}")).data_value()["value"], 300, "{does}");
+    }
+    assert_eq!(world.ended(patient).await.run.status, RunStatus::Completed);
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
 async fn a_guest_is_cancelled_wherever_it_is() {
     let world = world().await;
     for does in ["loop", "loop-calls", "ignore-cancel", "sleep 600000"] {
@@ -137,6 +160,22 @@ async fn a_guest_is_cancelled_wherever_it_is() {
         assert_eq!(again.code(), "conflict");
     }
     is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn a_run_whose_instance_is_being_made_is_cancelled() {
+    let slow = "plugin:test/start-slow/default";
+    let world = World::with(&["start_slow"], Limits { manifest_ms: 60_000, ..limits() }, vec![bound(slow)]).await;
+    for _ in 0..3 {
+        let id = world.send(Envelope::message("hi", "api")).await;
+        while world.host.ledger().run(id).unwrap().unwrap().run.started_at.is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        world.host.cancel(id, "enough".into()).await.unwrap();
+        let ended = world.ended(id).await;
+        assert_eq!((ended.run.status, ended.answer_text().as_str()), (RunStatus::Cancelled, ""), "{ended:#?}");
+    }
+    assert_eq!(world.say("hi").await.answer_text(), "ok begun");
 }
 
 #[tokio::test]
@@ -218,6 +257,31 @@ async fn a_run_emits_so_many_bytes_and_no_more() {
     assert!(ended.end()["message"].as_str().unwrap().contains("run_record_bytes"), "{}", ended.end());
     // Each run has its own.
     assert_eq!(world.say("ok").await.run.status, RunStatus::Completed);
+}
+
+#[tokio::test]
+async fn a_full_workspace_takes_nothing_more_and_others_go_on() {
+    let quotas = Quotas { workspace_bytes: None, workspaces: [("w".to_owned(), 60_000)].into() };
+    let world = World::configured(&["hostile"], |config| Config { quotas, bindings: vec![bound(HOSTILE)], ..config }).await;
+    let in_workspace = |workspace: &str, text: &str| {
+        let mut envelope = in_conversation("c", text);
+        envelope.conversation.as_mut().unwrap().workspace_id = Some(workspace.to_owned());
+        envelope
+    };
+    let greedy = world.ended(world.send(in_workspace("w", "emit-n 4000")).await).await;
+    let emitted = greedy.kinds().iter().filter(|kind| **kind == "message.delta").count();
+    assert!((10..4000).contains(&emitted), "{emitted}");
+    assert_eq!((greedy.run.status, greedy.failure()), (RunStatus::Failed, "workspace_full"), "{:?}", greedy.run.failure);
+    let audit = world.host.ledger().audit_page(greedy.run.run_id, None, 100).unwrap().items;
+    assert!(audit.iter().any(|record| record.action == "results.emit" && record.outcome == "payload_too_large"), "{audit:#?}");
+
+    let refused = world.host.accept(in_workspace("w", "ok"), None).await.unwrap_err();
+    assert_eq!(refused.code(), "workspace_full", "{refused}");
+    assert!(refused.to_string().contains("[quotas]"), "{refused}");
+    // Another workspace, and what has none.
+    for envelope in [in_workspace("v", "ok here"), in_conversation("c", "ok here")] {
+        assert_eq!(world.ended(world.send(envelope).await).await.answer_text(), "ok here");
+    }
 }
 
 #[tokio::test]
@@ -355,7 +419,20 @@ async fn floods_are_bounded() {
     for does in ["log-flood 20000", "stdout-flood 20000000"] {
         let ended = world.say(does).await;
         assert_eq!(ended.run.status, RunStatus::Completed, "{does}: {ended:#?}");
+        let (mut bytes, mut mentioned, mut after) = (0, false, None);
+        loop {
+            let page = world.host.run_log(ended.run.run_id, after.as_deref(), 100).unwrap();
+            bytes += page.items.iter().map(|line| serde_json::to_vec(line).unwrap().len()).sum::<usize>();
+            mentioned |= page.items.iter().any(|line| line.dropped_bytes.is_some());
+            after = page.next_cursor;
+            if !page.has_more {
+                break;
+            }
+        }
+        assert!((1..=Limits::default().log_bytes).contains(&bytes) && mentioned, "{does}: {bytes} bytes, {mentioned}");
     }
+    assert_eq!(world.say("pollables 1000000").await.failure(), "runner.limit_exceeded");
+    assert_eq!(world.say("pollables 10").await.answer_text(), "ok 10");
     let greedy = world.say("random 1073741824").await;
     assert_eq!(greedy.run.status, RunStatus::Failed, "{greedy:#?}");
     assert!(world.say("random 16").await.answer_text().starts_with("ok "));
@@ -392,4 +469,52 @@ async fn many_runs_wait_for_a_place_and_none_is_refused() {
     for id in ids {
         assert_eq!(world.ended(id).await.run.status, RunStatus::Completed);
     }
+}
+
+/// An honest run beside hostile ones takes less than this, on a machine that has much else to do.
+const BESIDE_OTHERS: Duration = Duration::from_secs(10);
+
+/// Sends so many honest runs one after the other, beside so many hostile ones that are under way; gives the time of the slowest.
+async fn slowest_beside(does: &str, hostile: usize, honest: usize) -> Duration {
+    let mut others = bound(HOSTILE);
+    (others.id, others.deadline_ms) = ("others".into(), Some(600_000));
+    let limits = Limits { max_live_runs: 200, ..limits() };
+    let world = World::with(&["hostile"], limits, vec![others]).await;
+    let mut under_way = Vec::new();
+    for _ in 0..hostile {
+        under_way.push(world.send(Envelope::message(does, "api")).await);
+    }
+    let began = Instant::now();
+    for id in &under_way {
+        while world.host.ledger().run(*id).unwrap().unwrap().run.started_at.is_none() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{does}: not all have begun");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let mut slowest = Duration::ZERO;
+    for _ in 0..honest {
+        let began = Instant::now();
+        assert_eq!(world.say("ok beside them").await.answer_text(), "ok beside them");
+        slowest = slowest.max(began.elapsed());
+    }
+    for id in under_way {
+        assert!(
+            !world.host.ledger().run(id).unwrap().unwrap().run.status.is_terminal(),
+            "{does}: it is not beside them any more"
+        );
+        world.host.cancel(id, "enough".into()).await.unwrap();
+    }
+    slowest
+}
+
+#[tokio::test]
+async fn a_hundred_honest_runs_beside_guests_that_call_without_end_are_answered_soon() {
+    let slowest = slowest_beside("ignore-cancel", 8, 100).await;
+    assert!(slowest < BESIDE_OTHERS, "the slowest took {slowest:?}");
+}
+
+#[tokio::test]
+async fn ten_honest_runs_beside_150_that_compute_are_answered_soon() {
+    let slowest = slowest_beside("loop", 150, 10).await;
+    assert!(slowest < BESIDE_OTHERS, "the slowest took {slowest:?}");
 }

@@ -188,6 +188,7 @@ async fn a_thread_that_is_forgotten_is_found_nowhere() {
         { "call": "artifacts.create", "media_type": "text/plain", "text": SECRET },
         { "call": "history.search", "query": SECRET },
         { "call": "emit", "message": SECRET },
+        { "call": "log", "text": SECRET },
     ]);
     let first = begin(host, agent_run("main", "t", SECRET, steps)).await.unwrap().runs[0];
     let found = outcomes(&world, first).await;
@@ -205,7 +206,11 @@ async fn a_thread_that_is_forgotten_is_found_nowhere() {
     let before = texts().await;
     assert!(export(&world).matches(SECRET).count() > 8);
 
+    let log = |run| host.run_log(run, None, 100).unwrap().items.into_iter().map(|line| line.text).collect::<Vec<_>>();
+    assert!(log(first).iter().any(|line| line.contains(SECRET)));
+
     let done = host.forget_conversation(&key("t")).await.unwrap();
+    assert!(log(first).is_empty());
     assert!(done.items >= 3 && done.values == 1 && done.artifacts == 1, "{done:?}");
     assert_eq!((done.runs, done.events), (3, 4), "the child and its event are among them");
     let again = host.forget_conversation(&key("t")).await.unwrap();

@@ -3,6 +3,7 @@
 mod approvers;
 mod cors;
 mod feeds;
+mod key_limits;
 mod keys;
 mod limits;
 mod local;

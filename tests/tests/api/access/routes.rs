@@ -62,6 +62,7 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/runs/{id}/grant", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/audit", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/events", Names::Run, "runs:read", "", &[]),
+    ("GET", "/api/v1/runs/{id}/logs", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/journal", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/recording", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/evidence", Names::Run, "runs:read", "", &[]),
@@ -317,7 +318,7 @@ async fn send(host: &Guarded, key: Option<&str>, route: &Route, id: &str) -> Ans
     let path = path.replace("{task}", id).replace("{turn}", id).replace("{action}", id);
     let path = path.replace("{id}", id).replace("{run_id}", id).replace("{function}", "state.get");
     let path = path.replace("{artifact_id}", nobodys(Names::Artifact)).replace("{webhook}", "nobody").replace("{name}", "nobody");
-    let path = path.replace("{agent}", "asks").replace("{thread}", id).replace("{run}", id).replace("{file}", "chat.js");
+    let path = path.replace("{agent}", "asks").replace("{thread}", id).replace("{run}", id).replace("{file}", "page.js");
     let query = match path.as_str() {
         path if path.starts_with("/api/v1/agent/runs/{threadId}/") => format!("?runId={id}"),
         path if path.ends_with("/signed-url") => format!("?bucket=artifacts&path={id}"),

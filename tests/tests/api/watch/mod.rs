@@ -1,7 +1,7 @@
 //! Metrics, traces and the log, as operators see them, from the real binary.
 
 mod host;
-mod services;
+pub mod services;
 
 mod logs;
 mod metrics;

@@ -10,7 +10,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use agent_host_tests::{Process, process};
+use agent_host_tests::{
+    Process,
+    process::{self, Served},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -45,6 +48,10 @@ id = "stage"
 runner = "plugin:test/stage/default"
 resources = {{ platform_api = ["message.edit"] }}
 state = {{ scopes = ["conversation"] }}
+
+[[bindings]]
+id = "second-stage"
+runner = "plugin:test/stage/default"
 "#,
         server = env!("CARGO_BIN_EXE_mcp-server"),
     )
@@ -64,10 +71,63 @@ pub fn long_reply() -> String {
 /// An answer with markup that a page must not execute.
 const MARKUP: &str = r#"<img src=x onerror="document.title = 'owned'"><script>document.title = 'owned'</script><b>bold</b>"#;
 
+/// Markdown with all that a page shows of it.
+const MARKDOWN: &str = r"# The plan
+
+Look at **two** places, [the manual](https://example.com/manual) and `agent-host.toml`.
+
+1. First
+2. Second
+   - inner
+
+| Name | Size |
+|:-----|-----:|
+| a    |   10 |
+
+```rust
+fn main() {
+    let less = 1 < 2;
+}
+```
+
+The end.";
+
+/// Markdown of a runner that attacks its reader. Each attack that succeeds changes the title of the page.
+const HOSTILE: &str = r#"<script>document.title='owned'</script>
+<img src=x onerror="document.title='owned'"> <svg/onload=document.title='owned'> <style>body{display:none}</style>
+
+<a href="javascript:document.title='owned'">html</a> <javascript:document.title='owned'>
+
+[one](javascript:document.title='owned') [two](JaVaScRiPt:document.title='owned') [three](&#106;avascript:document.title='owned')
+[four](data:text/html,<script>parent.document.title='owned'</script>) [five](vbscript:x) [six](/api/v1/keys) [seven][ref]
+[fine](https://fine.example/?a=1&b="onclick=document.title='owned')
+
+![pixel](https://evil.example/pixel.png) ![script](javascript:document.title='owned') ![quote](https://a.example/"onerror="document.title='owned')
+
+```"><img/src=x/onerror=document.title='owned'>
+</code></pre><script>document.title='owned'</script>
+```
+
+``` ask problem
+A class of the page
+```
+
+| <img src=x onerror="document.title='owned'"> |
+|---|
+| [cell](javascript:document.title='owned') |
+
+[ref]: javascript:document.title='owned'"#;
+
 fn script() -> String {
     format!(
         r#"
 {long}
+[[reply]]
+when = '^slow'
+text = "{words}"
+chunk_chars = 8
+delay_ms = 400
+
 [[reply]]
 when = '^add'
 after_tool = false
@@ -87,6 +147,16 @@ text = '''{MARKUP}'''
 chunk_chars = 7
 
 [[reply]]
+when = '^markdown'
+text = '''{MARKDOWN}'''
+chunk_chars = 5
+
+[[reply]]
+when = '^attack'
+text = '''{HOSTILE}'''
+chunk_chars = 11
+
+[[reply]]
 when = '^fail'
 text = "I begin, and"
 error = {{ code = "runtime_error", message = "the model broke", retryable = false }}
@@ -95,6 +165,7 @@ error = {{ code = "runtime_error", message = "the model broke", retryable = fals
 text = "You said: {{{{last_user}}}}"
 "#,
         long = long_reply(),
+        words = long(),
     )
 }
 
@@ -142,6 +213,36 @@ fn markup_in_what_is_said_stays_text() {
 }
 
 #[test]
+fn markdown_is_shown_as_it_grows_and_code_is_copied() {
+    play("markdown", &json!({ "markdown": MARKDOWN }));
+}
+
+#[test]
+fn scripts_handlers_and_addresses_of_hostile_markdown_stay_dead() {
+    play("attacks", &json!({}));
+}
+
+#[test]
+fn a_message_is_copied_and_edited_and_its_answer_is_asked_for_again() {
+    play("branches", &json!({}));
+}
+
+#[test]
+fn earlier_messages_are_read_when_they_are_asked_for() {
+    play("earlier", &json!({}));
+}
+
+#[test]
+fn a_second_tab_follows_the_thread_and_escape_stops_the_answer() {
+    play("follows", &json!({ "long": long() }));
+}
+
+#[test]
+fn several_files_go_with_a_message() {
+    play("files", &json!({}));
+}
+
+#[test]
 fn an_answer_is_stopped_and_a_failure_says_what_to_do() {
     play("ends", &json!({ "long": long() }));
 }
@@ -160,12 +261,12 @@ fn a_host_that_dies_in_the_middle_of_an_answer_is_waited_for() {
     let dir = host.kill();
     browser.tell("dead");
     browser.says("start");
-    let again = Again::on(&port, &dir);
+    let restarted = again(&port, &dir);
     browser.says("kill");
-    drop(again);
+    drop(restarted);
     browser.tell("dead");
     browser.says("start");
-    let _again = Again::on(&port, &dir);
+    let _again = again(&port, &dir);
     browser.done();
 }
 
@@ -217,23 +318,9 @@ fn the_page_of_the_task_board_opens_shows_and_fits() {
     Browser::open("board", &url, &json!({})).done();
 }
 
-/// A host that was restarted in the same place. Dropping the value kills it.
-struct Again(Child);
-
-impl Again {
-    fn on(port: &str, dir: &TempDir) -> Self {
-        let mut serve = process::command(dir.path());
-        let mut child = serve.args(["serve", "--json", "--listen", port]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains(&format!(":{port}")), "it does not listen where it did: {line:?}");
-        Self(child)
-    }
-}
-
-impl Drop for Again {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A host that was restarted in the same place.
+fn again(port: &str, dir: &TempDir) -> Served {
+    let served = Served::start(process::command(dir.path()).args(["serve", "--json", "--listen", port]));
+    assert!(served.url("").ends_with(&format!(":{port}")), "it does not listen where it did: {}", served.line);
+    served
 }

@@ -291,7 +291,9 @@ pub async fn pipelines(talk: &Talk) {
 }
 
 pub async fn page(talk: &Talk) {
-    for path in ["/", "/chat/chat.js", "/chat/chat.css", "/docs", "/docs/swagger-ui.css", "/docs/favicon-32x32.png"] {
+    for path in
+        ["/", "/chat/page.js", "/chat/base.css", "/chat/licenses.txt", "/docs", "/docs/swagger-ui.css", "/docs/favicon-32x32.png"]
+    {
         let host_answer = talk.send(talk.request(Method::GET, path)).await;
         assert_eq!(host_answer.status, 200, "{path}");
         let again = talk.request(Method::GET, path).header("if-none-match", host_answer.headers["etag"].clone());

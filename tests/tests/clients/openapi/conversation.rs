@@ -223,7 +223,7 @@ async fn runs(talk: &Talk) {
     let run = talk.run("steps", "say hello; set key value; create; write abc 3; finish; attempt").await;
     talk.ended(&run).await;
     let of_run = |what: &str| format!("/api/v1/runs/{run}{what}");
-    for what in ["", "/context", "/grant", "/audit", "/events", "/journal", "/recording", "/actions"] {
+    for what in ["", "/context", "/grant", "/audit", "/events", "/logs", "/journal", "/recording", "/actions"] {
         talk.get(&of_run(what), 200).await;
         talk.get(&of_run(&format!("{what}?nonsense=1")), 400).await;
         talk.get(&format!("/api/v1/runs/00000000-0000-7000-8000-000000000000{what}"), 404).await;

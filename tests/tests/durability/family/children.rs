@@ -54,7 +54,7 @@ fn owned(ids: Vec<&str>) -> Vec<String> {
 async fn a_child_answers_and_everybody_can_see_whose_it_is() {
     let host = family("", "", "");
     let steps = "say to people; start default [say for my parent; parent; id; try history] {\"objective\": \"to say it\"}; \
-                 all 60000; get 0; list 10; events 0; id";
+                 all 60000; get 0; list-until 2 10; events 0; id";
     let run = host.send_in("c", steps).await;
     // Others wait behind it meanwhile, and it does not wait behind its child.
     let behind = host.send_in("c", "history").await;

@@ -4,6 +4,7 @@ use crate::support;
 
 mod children;
 mod steering;
+mod trees;
 
 use std::time::{Duration, Instant};
 
