@@ -120,8 +120,8 @@ pub enum ClusterError {
     /// The database lacks what was acknowledged.
     #[error(
         "engine_lost_commits: the copy in {dir} has batch {copy}, and the log in {server} {log}: the database has lost acknowledged \
-         commits, as a standby does that was promoted without them. Stop all hosts, and bring back the database that has them; to \
-         give up what only copies have, remove the copies ({dir} of each host)"
+         commits, as a standby does that was promoted without them. Stop all hosts, and put them back with `agent-host cluster repair` on \
+         the host whose copy has most (`agent-host cluster status` names it); to give up what only this copy has, remove {dir}"
     )]
     LostCommits {
         /// The database.
@@ -132,6 +132,73 @@ pub enum ClusterError {
         copy: u64,
         /// Description of the log.
         log: String,
+    },
+    /// Another host has noticed that the database lacks what was acknowledged.
+    #[error(
+        "engine_lost_commits: the log in {server} lost batch {batch}, which the copy of the host {host} has, and nobody takes the ledger \
+         meanwhile: stop that host, and put the batch back with `agent-host cluster repair` there"
+    )]
+    AwaitsRepair {
+        /// The database.
+        server: String,
+        /// Last batch of the copy.
+        batch: u64,
+        /// Address of its host.
+        host: String,
+    },
+    /// A repair finds nothing to put back.
+    #[error(
+        "the log in {server} has batch {copy}, with which the copy of this host ends, and no host has noticed a loss: there is nothing to \
+         repair"
+    )]
+    NothingLost {
+        /// The database.
+        server: String,
+        /// Last batch of the copy.
+        copy: u64,
+    },
+    /// A repair while a host is active.
+    #[error("{host} owns the ledger in {server}: stop all hosts of the cluster, then repair")]
+    RepairHeld {
+        /// The database.
+        server: String,
+        /// The host, with its address where that is known.
+        host: String,
+    },
+    /// Another copy has more.
+    #[error(
+        "the copy in {dir} ends with batch {copy}, and that of the host {host} has batch {batch}: repair on that host; where its copy is \
+         gone, `--give-up-the-rest` goes on with this one"
+    )]
+    RepairBehind {
+        /// The directory of the copy.
+        dir: String,
+        /// Last batch of the copy.
+        copy: u64,
+        /// Last batch of the other copy.
+        batch: u64,
+        /// Address of its host.
+        host: String,
+    },
+    /// The log is no beginning of what the copy has.
+    #[error(
+        "the copy in {dir} ends with batch {copy} of epoch {copy_epoch}, and the log in {server} with batch {log} of epoch {log_epoch}: \
+         another host has gone on without what was lost, so the copy does not continue the log. `agent-host ledger export` shows what the \
+         copy has; remove it to let this host go on with the log"
+    )]
+    RepairForked {
+        /// The database.
+        server: String,
+        /// The directory of the copy.
+        dir: String,
+        /// Last batch of the copy.
+        copy: u64,
+        /// Its epoch.
+        copy_epoch: u64,
+        /// Last batch of the log.
+        log: u64,
+        /// Its epoch.
+        log_epoch: u64,
     },
     /// A row of the log is not what was written.
     #[error("the log of the cluster in {server} is damaged at batch {batch} ({reason}): restore the database from its backup")]
@@ -178,11 +245,12 @@ pub enum ClusterError {
         /// The database.
         server: String,
     },
-    /// The ledger to be imported is not sound.
+    /// The ledger whose rows should become a snapshot is not sound.
     #[error(
-        "the ledger in {dir} is damaged, and is not imported ({reason}): see `agent-host ledger check`, and restore or salvage it first"
+        "the ledger in {dir} is damaged, and is not sent to the cluster ({reason}): see `agent-host ledger check`, and restore or salvage \
+         it first"
     )]
-    ImportDamaged {
+    SourceDamaged {
         /// The directory of the ledger.
         dir: String,
         /// Description of the damage.
@@ -202,13 +270,13 @@ pub enum ClusterError {
         format: u32,
     },
     /// Another process makes a snapshot.
-    #[error("another process imports a ledger into {server}, or makes a snapshot there: wait for its end")]
+    #[error("another process sends rows to {server}, or makes a snapshot there: wait for its end")]
     SnapshotBusy {
         /// The database.
         server: String,
     },
     /// The database does not have what was sent.
-    #[error("what was imported into {server} cannot be read back ({reason})")]
+    #[error("what was sent to {server} cannot be read back ({reason})")]
     NotReadBack {
         /// The database.
         server: String,

@@ -3,14 +3,14 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use agent_host_config::Config;
-use agent_host_ledger::{ImportedLedger, import_ledger};
+use agent_host_ledger::{ImportedLedger, LostBatch, Repair, RepairedCluster, import_ledger, repair_cluster};
 use agent_host_runs::{ClusterOptions, ClusterStatus, cluster_options, cluster_status, init_cluster};
 use clap::Subcommand;
 use serde_json::json;
 
 use crate::{failure::Failure, output::Output, progress::Progress, styled::StyledText, table::Table, text};
 
-/// Make the cluster of the configuration in its database, or show it
+/// Make, show or repair the cluster of the configuration
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cluster {
     /// Make the tables of a cluster in the database that [server] ledger names
@@ -33,35 +33,57 @@ pub(crate) enum Cluster {
         #[arg(value_name = "DATA_DIR")]
         dir: PathBuf,
     },
+    /// Put back acknowledged batches that the database lost, from the copy of this host
+    #[command(
+        long_about = "Put back acknowledged batches that the database lost, from the copy of this host.\n\n\
+            A host that finds its own batches missing in the database ends with `engine_lost_commits`, as after the promotion of a standby \
+            without the last commits, and no host takes the ledger until then. Stop all hosts, and repair on the one that `agent-host \
+            cluster status` names. The rows of its copy become a snapshot, and the log goes on behind that.",
+        after_long_help = "Examples:\n  agent-host cluster repair\n  agent-host cluster repair --give-up-the-rest"
+    )]
+    Repair {
+        /// Go on with what this copy has, or with the log where that has more; what only another copy has is lost for good
+        #[arg(long)]
+        give_up_the_rest: bool,
+    },
     /// Show the hosts of the cluster, its snapshots, and the size of its log
     Status,
 }
 
 impl Cluster {
     pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
-        let ClusterOptions { server, .. } = cluster_options(config, env!("CARGO_PKG_VERSION"))?.ok_or_else(|| {
+        let options = cluster_options(config, env!("CARGO_PKG_VERSION"))?.ok_or_else(|| {
             Failure::new(
                 "invalid_config",
                 "this configuration has no cluster: set [server] ledger to the URL of a PostgreSQL database, and [cluster] advertise \
                  to the address of this host",
             )
         })?;
+        let (server, name) = (options.server.clone(), options.server.to_string());
         match self {
             Self::Init => {
-                let name = server.to_string();
                 tokio::task::spawn_blocking(move || init_cluster(&server)).await??;
                 output.result(&json!({ "database": name }), || {
                     format!("the cluster is made in {name}: start its hosts with `agent-host serve`\n")
                 })?;
             }
             Self::Import { dir } => {
-                let name = server.to_string();
                 let import = move || {
                     let progress = Progress::percent(output, "importing");
                     import_ledger(&server, dir.join("ledger"), |fraction| progress.fraction(fraction))
                 };
                 let imported = tokio::task::spawn_blocking(import).await??;
                 output.result(&import_document(&name, &imported), || import_text(&name, &imported))?;
+            }
+            Self::Repair { give_up_the_rest } => {
+                let repair = if give_up_the_rest { Repair::GiveUpTheRest } else { Repair::Whole };
+                let dir = config.data_dir.join("ledger");
+                let put_back = move || {
+                    let progress = Progress::percent(output, "repairing");
+                    repair_cluster(&options, dir, repair, |fraction| progress.fraction(fraction))
+                };
+                let repaired = tokio::task::spawn_blocking(put_back).await??;
+                output.result(&repair_document(&name, &repaired), || repair_text(&name, &repaired))?;
             }
             Self::Status => {
                 let status = tokio::task::spawn_blocking(move || cluster_status(&server)).await??;
@@ -91,6 +113,47 @@ fn import_text(database: &str, imported: &ImportedLedger) -> String {
         imported.blobs,
         text::bytes(imported.blob_bytes)
     )
+}
+
+fn repair_document(database: &str, repaired: &RepairedCluster) -> serde_json::Value {
+    json!({
+        "database": database,
+        "log_ended": repaired.log_ended,
+        "last_batch": repaired.last_batch,
+        "given_up": repaired.given_up.as_ref().map(lost_document),
+        "blobs": repaired.blobs,
+        "missing_blobs": repaired.missing_blobs,
+    })
+}
+
+fn repair_text(database: &str, repaired: &RepairedCluster) -> String {
+    let RepairedCluster { log_ended, last_batch, .. } = repaired;
+    let mut text = if last_batch > log_ended {
+        format!(
+            "{database} has the batches up to {last_batch} again, and had them up to {log_ended}; {} contents were sent\n",
+            repaired.blobs
+        )
+    } else {
+        format!("{database} goes on after batch {last_batch}, with which its log ends\n")
+    };
+    if let Some(lost) = &repaired.given_up {
+        text.push_str(&format!(
+            "given up: what the host {} has up to batch {}; remove its copy before it joins again\n",
+            lost.host, lost.batch
+        ));
+    }
+    if repaired.missing_blobs > 0 {
+        text.push_str(&format!(
+            "{} contents are neither in the database nor on this host: artifacts that refer to them cannot be read\n",
+            repaired.missing_blobs
+        ));
+    }
+    text.push_str("start the hosts of the cluster with `agent-host serve`\n");
+    text
+}
+
+fn lost_document(lost: &LostBatch) -> serde_json::Value {
+    json!({ "batch": lost.batch, "host": lost.host })
 }
 
 fn document(status: &ClusterStatus) -> serde_json::Value {
@@ -127,6 +190,7 @@ fn document(status: &ClusterStatus) -> serde_json::Value {
         "last_batch": status.last_batch,
         "log_bytes": status.log_bytes,
         "blob_bytes": status.blob_bytes,
+        "lost": status.lost.as_ref().map(lost_document),
         "snapshots": snapshots,
         "hosts": hosts,
     })
@@ -137,6 +201,13 @@ fn status_text(status: &ClusterStatus) -> StyledText {
         "{}: epoch {}, batches {} to {}, log {} bytes, contents {} bytes\n",
         status.server, status.epoch, status.first_batch, status.last_batch, status.log_bytes, status.blob_bytes
     );
+    if let Some(lost) = &status.lost {
+        head.push_str(&format!(
+            "engine_lost_commits: the log lost batches up to {}, which the copy of {} has; stop all hosts, and run `agent-host cluster \
+             repair` there\n",
+            lost.batch, lost.host
+        ));
+    }
     head.extend(status.snapshots.iter().map(|snapshot| {
         format!(
             "snapshot of batch {}: {} bytes in {} pieces, {} s ago, by {}\n",

@@ -13,8 +13,10 @@ use parking_lot::Mutex;
 use crate::{
     cluster::session::Session,
     digest::Digest,
+    error::OpenError,
     files::BlobCopies,
     postgres::{Param, PostgresError},
+    rows::{Reader, Table, malformed, schema},
 };
 
 /// Bytes of a piece.
@@ -37,15 +39,38 @@ impl PostgresBlobs {
     pub(crate) fn new(session: Session) -> Self {
         Self(Mutex::new(session))
     }
+
+    /// True if the database has the blob as a whole.
+    pub(crate) fn has(&self, digest: &Digest) -> io::Result<bool> {
+        let look = "select bytes from agent_host.blobs where sha256 = $1::bytea";
+        Ok(!self.0.lock().query_again(look, &[Param::Bytes(digest)]).map_err(failed)?.is_empty())
+    }
+}
+
+/// Calls `each` with every blob that a row refers to, once, and the fraction of the rows that was read.
+pub(crate) fn each_blob(reader: &Reader, mut each: impl FnMut(&Digest, f64) -> Result<(), OpenError>) -> Result<(), OpenError> {
+    let refs = reader.table(Table::BlobRefs)?;
+    let all = refs.len()?.max(1);
+    let (mut read, mut last) = (0u64, None::<Digest>);
+    for row in refs.iter()? {
+        let (key, _) = row?;
+        let (digest, ..) = schema::read_blob_ref(key.value()).ok_or_else(|| malformed(Table::BlobRefs))?;
+        read += 1;
+        if last.as_ref() != Some(digest) {
+            last = Some(*digest);
+            #[expect(clippy::cast_precision_loss, reason = "a fraction for people")]
+            each(digest, read as f64 / all as f64)?;
+        }
+    }
+    Ok(())
 }
 
 impl BlobCopies for PostgresBlobs {
     fn put(&self, digest: &Digest, mut file: File) -> io::Result<()> {
-        let mut session = self.0.lock();
-        let there = session.query_again("select bytes from agent_host.blobs where sha256 = $1::bytea", &[Param::Bytes(digest)]);
-        if !there.map_err(failed)?.is_empty() {
+        if self.has(digest)? {
             return Ok(());
         }
+        let mut session = self.0.lock();
         let (mut piece, mut number, mut bytes) = (Vec::with_capacity(PIECE), 0, 0u64);
         while read_piece(&mut file, &mut piece)? > 0 {
             let put = "insert into agent_host.blob_pieces (sha256, piece, content) values ($1::bytea, $2::int8, $3::bytea) on \

@@ -9,18 +9,18 @@ use std::{fs::File, path::Path, time::Duration};
 use crate::{
     boundary::guard_open,
     cluster::{
-        blobs::PostgresBlobs,
-        log::first_frame,
-        schema::{PARTITION, Purpose, TIMEOUT, check_cluster},
+        blobs::{PostgresBlobs, each_blob},
+        log::empty_frame,
+        schema::{PARTITION, TIMEOUT, check_cluster},
         session::Session,
-        snapshots::{SnapshotError, SnapshotLock},
+        snapshots::SnapshotLock,
     },
     cluster_error::ClusterError,
-    digest::{Digest, hex},
+    digest::hex,
     error::{LedgerError, OpenError},
     files::{BlobCopies, blobs_path, path_of},
     postgres::{Connection, Param, PostgresServer},
-    rows::{FORMAT, Reader, Table, malformed, schema},
+    rows::{FORMAT, Reader},
     store::{MissingLedger, open, read_format, real_files},
     upkeep::{backup::digest_of, check::check, compact::CACHE_BYTES},
 };
@@ -51,7 +51,7 @@ pub struct ImportedLedger {
 /// as it is; what only its log has is merged. `progress` is called with a fraction. Blocks meanwhile.
 ///
 /// # Errors
-/// [`OpenError`], where the ledger cannot be read; [`ClusterError::HasBatches`], [`ClusterError::ImportDamaged`],
+/// [`OpenError`], where the ledger cannot be read; [`ClusterError::HasBatches`], [`ClusterError::SourceDamaged`],
 /// [`ClusterError::ImportFormat`], [`ClusterError::SnapshotBusy`] and the other reasons of the cluster as [`OpenError::Cluster`]. The
 /// cluster is empty then, and the import can be repeated.
 pub fn import_ledger(
@@ -61,7 +61,7 @@ pub fn import_ledger(
 ) -> Result<ImportedLedger, OpenError> {
     let dir = dir.as_ref();
     let mut session = Session::new(server, NAME, TIMEOUT);
-    let cluster = check_cluster(&mut session, server, Purpose::Write)?;
+    let cluster = check_cluster(&mut session, server)?;
     is_empty(&mut session, server)?;
     let found = read_format(dir, CACHE_BYTES, &real_files())?;
     if found != FORMAT {
@@ -71,7 +71,7 @@ pub fn import_ledger(
     if !report.is_ok() {
         let first = report.findings.first().map_or_else(|| "pages are not intact".to_owned(), ToString::to_string);
         let reason = format!("{} findings, first: {first}", report.findings_count);
-        return Err(ClusterError::ImportDamaged { dir: dir.display().to_string(), reason }.into());
+        return Err(ClusterError::SourceDamaged { dir: dir.display().to_string(), reason }.into());
     }
     guard_open(dir, || {
         let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?;
@@ -117,46 +117,26 @@ impl Import<'_> {
         };
         let (blobs, blob_bytes) = self.blobs(progress)?;
         let made_by = format!("import of {}", self.dir.display());
-        let counts = lock.write(self.reader, FIRST, 0, &made_by).map_err(|error| self.failed(error))?;
-        let frame = first_frame(self.seed, FIRST);
-        if !lock.finish_first(FIRST, counts, &frame).map_err(|error| self.failed(error))? {
+        let counts = lock.write(self.reader, FIRST, 0, &made_by).map_err(|error| error.of_source(self.server))?;
+        let frame = empty_frame(self.seed, FIRST);
+        if !lock.finish_first(FIRST, counts, &frame).map_err(|error| error.of_source(self.server))? {
             return Err(ClusterError::HasBatches { server: self.server.to_string() }.into());
         }
         progress(1.0);
         Ok(ImportedLedger { rows: counts.rows, bytes: counts.bytes, blobs, blob_bytes })
     }
 
-    fn failed(&self, error: SnapshotError) -> OpenError {
-        match error {
-            SnapshotError::Postgres(error) => ClusterError::from(error).into(),
-            SnapshotError::Ledger(error) => error.into(),
-            SnapshotError::Stopped | SnapshotError::Damaged { .. } => {
-                ClusterError::NotReadBack { server: self.server.to_string(), reason: error.to_string() }.into()
-            }
-        }
-    }
-
     /// Sends every blob that a row refers to. Gives how many, and their bytes.
     fn blobs(&self, progress: &mut dyn FnMut(f64)) -> Result<(u64, u64), OpenError> {
         let copies = PostgresBlobs::new(Session::new(self.server, NAME, TRANSFER));
         let root = blobs_path(self.dir);
-        let refs = self.reader.table(Table::BlobRefs)?;
-        let all = refs.len()?.max(1);
-        let (mut read, mut blobs, mut blob_bytes, mut last) = (0u64, 0, 0, None::<Digest>);
-        for row in refs.iter()? {
-            let (key, _) = row?;
-            let (digest, ..) = schema::read_blob_ref(key.value()).ok_or_else(|| malformed(Table::BlobRefs))?;
-            read += 1;
-            #[expect(clippy::cast_precision_loss, reason = "a fraction for people")]
-            progress(CHECKED + (BLOBS_SENT - CHECKED) * (read as f64 / all as f64));
-            if last.as_ref() == Some(digest) {
-                continue;
-            }
-            last = Some(*digest);
+        let (mut blobs, mut blob_bytes) = (0, 0);
+        each_blob(self.reader, |digest, fraction| {
+            progress(CHECKED + (BLOBS_SENT - CHECKED) * fraction);
             let path = path_of(&root, digest);
             let damaged = |reason: String| {
                 let reason = format!("the blob {} {reason}", hex(digest));
-                OpenError::from(ClusterError::ImportDamaged { dir: self.dir.display().to_string(), reason })
+                OpenError::from(ClusterError::SourceDamaged { dir: self.dir.display().to_string(), reason })
             };
             let (found, bytes) = digest_of(&path).map_err(|error| damaged(format!("cannot be read: {error}")))?;
             if found != hex(digest) {
@@ -166,7 +146,8 @@ impl Import<'_> {
             copies.put(digest, file).map_err(|error| LedgerError::Storage(error.to_string().into()))?;
             blobs += 1;
             blob_bytes += bytes;
-        }
+            Ok(())
+        })?;
         Ok((blobs, blob_bytes))
     }
 }

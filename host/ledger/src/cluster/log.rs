@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    cluster::{schema::PARTITION, session::Session},
+    cluster::{lost::mark, member::Member, schema::PARTITION, session::Session},
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     lease::Lease,
@@ -74,8 +74,8 @@ fn encode(seed: u64, batch: u64, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The frame of a batch that stands for what is in a snapshot, and has no rows itself.
-pub(crate) fn first_frame(seed: u64, batch: u64) -> Vec<u8> {
+/// The frame of a batch without rows, which stands for what is in a snapshot or for the beginning of an epoch.
+pub(crate) fn empty_frame(seed: u64, batch: u64) -> Vec<u8> {
     encode(seed, batch, b"")
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn read_frames(
 /// applied first.
 pub(crate) fn begin_epoch(session: &mut Session, seed: u64, position: Position, epoch: u64) -> Result<bool, ClusterError> {
     let batch = position.last + 1;
-    let frame = encode(seed, batch, b"");
+    let frame = empty_frame(seed, batch);
     Ok(insert(session, batch, epoch, position.epoch, &frame)? == Inserted::Yes)
 }
 
@@ -164,20 +164,26 @@ pub(crate) struct PostgresLog {
     position: Arc<Mutex<Position>>,
     /// Bytes of a part.
     room: u64,
+    /// Address of this host.
+    advertise: String,
+    /// The reason why this is the end, where the database has lost batches: the copy of this host has them, and is merged first.
+    lost: Option<String>,
+}
+
+impl Drop for PostgresLog {
+    fn drop(&mut self) {
+        if let Some(reason) = &self.lost {
+            self.lease.end(reason);
+        }
+    }
 }
 
 impl PostgresLog {
     /// The log from `position` on, which its follower moves. Appending needs the lease to be taken.
-    pub(crate) fn new(
-        server: &PostgresServer,
-        session_name: &str,
-        seed: u64,
-        lease: Arc<Lease>,
-        position: Arc<Mutex<Position>>,
-        room: u64,
-    ) -> Self {
-        let session = Session::new(server, session_name, COMMIT);
-        Self { server: server.clone(), session, seed, lease, position, room }
+    pub(crate) fn new(member: &Member, server: &PostgresServer, seed: u64, position: Arc<Mutex<Position>>, room: u64) -> Self {
+        let (session, lease) = (member.session(COMMIT), Arc::clone(member.lease()));
+        let advertise = member.advertise().to_owned();
+        Self { server: server.clone(), session, seed, lease, position, room, advertise, lost: None }
     }
 
     fn commit(&mut self, batch: u64, epoch: u64, before: u64, frame: &[u8]) -> Result<(), AppendError> {
@@ -210,11 +216,7 @@ impl PostgresLog {
                         Some((Ok(of), bytes)) if of == epoch && bytes == frame => return Ok(()),
                         Some((Ok(of), _)) => format!("another host has taken over the ledger with epoch {of}"),
                         Some((Err(error), _)) => error.to_string(),
-                        None => format!(
-                            "engine_lost_commits: the log in {} does not have batch {} any more, which was acknowledged",
-                            self.server,
-                            batch - 1
-                        ),
+                        None => return Err(self.lost_commits()),
                     };
                     self.lease.end(&reason);
                     return Err(AppendError::Lost(LedgerError::unavailable(reason)));
@@ -225,6 +227,24 @@ impl PostgresLog {
                 }
             }
         }
+    }
+}
+
+impl PostgresLog {
+    /// The log does not have the last batch any more. The lease ends when the rows in memory are merged: no commit can succeed until
+    /// then, and nothing is answered.
+    fn lost_commits(&mut self) -> AppendError {
+        let position = *self.position.lock();
+        if let Err(error) = mark(&mut self.session, position, &self.advertise) {
+            tracing::warn!(%error, "the loss of batches could not be noted in the database");
+        }
+        let reason = format!(
+            "engine_lost_commits: the log in {} does not have batch {} any more, which was acknowledged: stop all hosts, and put it back \
+             with `agent-host cluster repair` on this one",
+            self.server, position.last
+        );
+        self.lost = Some(reason.clone());
+        AppendError::Lost(LedgerError::unavailable(reason))
     }
 }
 

@@ -16,6 +16,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     cluster::{
         ClusterOptions,
+        log::Position,
+        lost::{CopyEnd, LostBatch},
         schema::{PARTITION, TIMEOUT, check_clock, rights},
         session::Session,
     },
@@ -40,9 +42,13 @@ const BEAT: &str = "with beat as (update agent_host.hosts set lease_until = cloc
 
 /// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
 /// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
+///
+/// Also: the batch that the log lost, and whether it has the last batch of the copy.
 const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
     or (p.owner = $1::text and p.incarnation = $2::int8), \
-    coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true) \
+    coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
+    p.lost_batch, p.lost_by, \
+    $4::int8 = 0 or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and l.epoch = $5::int8) \
     from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
     where p.p = $3::int8";
 
@@ -51,8 +57,10 @@ const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner
 const END_LEASE: &str = "delete from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 \
     and greatest(lease_until, pg_postmaster_start_time() + lease_ms * interval '1 millisecond') < clock_timestamp() returning 1::int8";
 
-const TAKE: &str = "update agent_host.partitions set epoch = epoch + 1, owner = $1::text, incarnation = $2::int8, \
-    since = clock_timestamp() where p = $3::int8 and epoch = $4::int8 returning epoch";
+/// The epoch grows by a random step, so that two histories of one database have no epoch in common: a standby that was promoted without
+/// the last takeover does not give its number again. Where the log lost a batch nobody takes the ledger.
+const TAKE: &str = "update agent_host.partitions set epoch = epoch + 1 + floor(random() * 1000000)::int8, owner = $1::text, incarnation = $2::int8, \
+    since = clock_timestamp() where p = $3::int8 and epoch = $4::int8 and lost_batch is null returning epoch";
 
 const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
     where application_name = $1::text and pid <> pg_backend_pid()";
@@ -94,6 +102,7 @@ pub(crate) struct Owner {
 pub(crate) struct Member {
     server: PostgresServer,
     host_id: String,
+    advertise: String,
     incarnation: u64,
     lease: Arc<Lease>,
     owner: Arc<Mutex<Owner>>,
@@ -127,6 +136,7 @@ impl Member {
         let mut member = Self {
             server: options.server.clone(),
             host_id,
+            advertise: options.advertise.clone(),
             incarnation,
             lease,
             owner: Arc::default(),
@@ -164,6 +174,11 @@ impl Member {
         &self.lease
     }
 
+    /// Address of this host.
+    pub(crate) fn advertise(&self) -> &str {
+        &self.advertise
+    }
+
     pub(crate) fn owner(&self) -> Owner {
         self.owner.lock().clone()
     }
@@ -178,11 +193,28 @@ impl Member {
     }
 
     /// Takes the partition where nobody holds it; gives the new epoch. The sessions of the owner before have ended then: an open
-    /// transaction of it would hold up the next batch.
-    pub(crate) fn try_take(&self, session: &mut Session) -> Result<Option<u64>, ClusterError> {
+    /// transaction of it would hold up the next batch. `position` is the end of the copy.
+    ///
+    /// # Errors
+    /// [`ClusterError::AwaitsRepair`] where the log lost a batch that another copy has, and [`ClusterError::LostCommits`] where this one
+    /// has it.
+    pub(crate) fn try_take(
+        &self,
+        session: &mut Session,
+        copy: &CopyEnd,
+        position: Position,
+    ) -> Result<Option<u64>, ClusterError> {
         let me = [Param::Text(&self.host_id), Param::number(self.incarnation), Param::Int(PARTITION)];
-        let rows = session.query_again(LOOK_AT_PARTITION, &me)?;
+        let [host, incarnation, partition] = me;
+        let look = [host, incarnation, partition, Param::number(position.last), Param::number(position.epoch)];
+        let rows = session.query_again(LOOK_AT_PARTITION, &look)?;
         let Some(row) = rows.first() else { return Ok(None) };
+        if !row.flag(7)? {
+            copy.check(session, &self.server, position)?;
+        }
+        if let Some(LostBatch { batch, host }) = LostBatch::of(row.int(5)?, row.text(6)?) {
+            return Err(ClusterError::AwaitsRepair { server: self.server.to_string(), batch, host });
+        }
         let (is_free, is_over) = (row.flag(3)?, row.flag(4)?);
         if !(is_free || is_over) || self.lease.left() < self.lease.length() / 4 {
             return Ok(None);
@@ -198,7 +230,6 @@ impl Member {
                 return Ok(None);
             }
         }
-        let [host, incarnation, partition] = me;
         let taken = session.query(TAKE, &[host, incarnation, partition, Param::number(row.number(0)?)])?;
         let Some(taken) = taken.first() else { return Ok(None) };
         let epoch = taken.number(0)?;

@@ -16,9 +16,11 @@
 mod blobs;
 mod import;
 mod log;
+mod lost;
 mod maker;
 mod member;
 mod pieces;
+mod repair;
 mod restore;
 mod schema;
 mod session;
@@ -29,6 +31,8 @@ mod status;
 use std::time::Duration;
 
 pub use import::{ImportedLedger, import_ledger};
+pub use lost::LostBatch;
+pub use repair::{Repair, RepairedCluster, repair_cluster};
 pub use schema::init_cluster;
 pub use snapshots::SnapshotStatus;
 pub use standby::{Standby, StandbyStatus, StandbyWatch};

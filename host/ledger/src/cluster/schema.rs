@@ -14,8 +14,8 @@ use crate::{
     rows::FORMAT,
 };
 
-/// Version of the tables. Version 1 has no snapshots; a host that joins raises it.
-pub(crate) const SCHEMA: u64 = 2;
+/// Version of the tables.
+const SCHEMA: u64 = 1;
 /// The one partition.
 pub(crate) const PARTITION: i64 = 0;
 /// Largest difference of a host's clock and the database's.
@@ -23,7 +23,9 @@ const CLOCK_OFF_MS: i64 = 2_000;
 /// Time for an answer of the database, outside of commits.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The tables. `frame` is neither compressed nor read but whole.
+/// The tables. `frame` is neither compressed nor read but whole. A copy that ends before `log_first` begins from a snapshot. `lost_batch`
+/// is a batch that the copy of `lost_by` has and the log lost; until it is put back nobody takes the ledger. The pieces of a snapshot are
+/// in `snapshot_contents`, each once, by its SHA-256.
 const TABLES: &str = "
 create table agent_host.cluster (
     one boolean primary key default true check (one),
@@ -46,7 +48,10 @@ create table agent_host.partitions (
     epoch int8 not null,
     owner text,
     incarnation int8,
-    since timestamptz
+    since timestamptz,
+    log_first int8 not null default 0,
+    lost_batch int8,
+    lost_by text
 );
 create table agent_host.log (
     p int8 not null,
@@ -68,13 +73,6 @@ create table agent_host.blob_pieces (
     primary key (sha256, piece)
 );
 alter table agent_host.blob_pieces alter column content set storage external;
-insert into agent_host.partitions (p, epoch) values (0, 0);
-";
-
-/// The tables of snapshots, which version 2 has beside those of version 1. A copy that ends before `log_first` begins from a snapshot.
-/// The pieces of a snapshot are in `snapshot_contents`, each once, by its SHA-256.
-const SNAPSHOT_TABLES: &str = "
-alter table agent_host.partitions add column log_first int8 not null default 0;
 create table agent_host.snapshots (
     p int8 not null,
     seq int8 not null,
@@ -99,6 +97,7 @@ create table agent_host.snapshot_contents (
     content bytea not null
 );
 alter table agent_host.snapshot_contents alter column content set storage external;
+insert into agent_host.partitions (p, epoch) values (0, 0);
 ";
 
 /// Names of the tables, and what a host does with them.
@@ -122,25 +121,14 @@ const RIGHTS: [(&str, &str); 17] = [
     ("snapshot_contents", "delete"),
 ];
 
-/// The purpose for which a cluster is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// The process writes: older tables are brought to the present version.
-    Write,
-    /// The process only reads, also tables of an older version.
-    Read,
-}
-
 /// Facts of a cluster that never change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cluster {
     /// Key of the checksums in the log, which tells ledgers apart.
     pub(crate) seed: u64,
-    /// Version of the tables.
-    pub(crate) schema: u64,
 }
 
-fn first<'a>(rows: &'a [Row], server: &PostgresServer) -> Result<&'a Row, PostgresError> {
+pub(crate) fn first<'a>(rows: &'a [Row], server: &PostgresServer) -> Result<&'a Row, PostgresError> {
     let reason = || PostgresError::Protocol { server: server.place().into(), reason: "an answer has no row".into() };
     rows.first().ok_or_else(reason)
 }
@@ -204,7 +192,7 @@ pub fn init_cluster(server: &PostgresServer) -> Result<(), ClusterError> {
     let seed = i64::from_be_bytes(seed.to_be_bytes());
     let mut connection = Connection::open(server, "agent-host init", TIMEOUT)?;
     let made = connection.execute(&format!(
-        "begin; select pg_advisory_xact_lock(7070, 22); create schema if not exists agent_host; {TABLES} {SNAPSHOT_TABLES}
+        "begin; select pg_advisory_xact_lock(7070, 22); create schema if not exists agent_host; {TABLES}
          insert into agent_host.cluster (schema_version, ledger_format, log_seed) values ({SCHEMA}, {FORMAT}, {seed}); commit"
     ));
     made.map_err(|error| match error.code() {
@@ -214,20 +202,14 @@ pub fn init_cluster(server: &PostgresServer) -> Result<(), ClusterError> {
     })
 }
 
-/// Checks that this process can work with the cluster, and raises the version of its tables where that is needed.
-pub(crate) fn check_cluster(session: &mut Session, server: &PostgresServer, purpose: Purpose) -> Result<Cluster, ClusterError> {
+/// Checks that this process can work with the cluster.
+pub(crate) fn check_cluster(session: &mut Session, server: &PostgresServer) -> Result<Cluster, ClusterError> {
     check_server(session, server)?;
     if !has_cluster(session, server)? {
         return Err(ClusterError::NoCluster { server: server.to_string() });
     }
-    let mut cluster = read_cluster(session, server)?;
-    if cluster.schema < SCHEMA && purpose == Purpose::Write {
-        raise_schema(server)?;
-        cluster = read_cluster(session, server)?;
-    }
-    if cluster.schema == SCHEMA {
-        check_rights(session, server)?;
-    }
+    let cluster = read_cluster(session, server)?;
+    check_rights(session, server)?;
     check_clock(session, server)?;
     Ok(cluster)
 }
@@ -242,25 +224,11 @@ pub(crate) fn read_cluster(session: &mut Session, server: &PostgresServer) -> Re
     let Some(row) = rows.first() else { return Err(foreign(server, "its table `cluster` has no row")) };
     let (found_schema, found_format) = (row.number(0)?, row.number(1)?);
     let (schema, format) = (SCHEMA, u64::from(FORMAT));
-    if found_schema == 0 || found_schema > schema || found_format != format {
+    if found_schema != schema || found_format != format {
         return Err(ClusterError::OtherFormat { server: server.to_string(), found_schema, found_format, schema, format });
     }
     let seed = row.int(2)?.unwrap_or_default();
-    Ok(Cluster { seed: u64::from_be_bytes(seed.to_be_bytes()), schema: found_schema })
-}
-
-/// Brings tables of version 1 to the present version, in one transaction. Hosts of the older version go on, and cannot join again.
-fn raise_schema(server: &PostgresServer) -> Result<(), ClusterError> {
-    let mut connection = Connection::open(server, "agent-host upgrade", TIMEOUT)?;
-    let raised = connection.execute(&format!(
-        "begin; select pg_advisory_xact_lock(7070, 22); {SNAPSHOT_TABLES}
-         update agent_host.cluster set schema_version = {SCHEMA}; commit"
-    ));
-    match raised {
-        // Another host has raised the version meanwhile.
-        Err(error) if matches!(error.code(), Some("42701" | "42P07")) => Ok(()),
-        raised => raised.map_err(|error| rights(error, server, "change the tables of the schema agent_host")),
-    }
+    Ok(Cluster { seed: u64::from_be_bytes(seed.to_be_bytes()) })
 }
 
 /// Checks what a host does with each table.

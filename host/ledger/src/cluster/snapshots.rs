@@ -10,9 +10,10 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     cluster::{pieces::Piece, schema::PARTITION},
+    cluster_error::ClusterError,
     digest::Digest,
-    error::LedgerError,
-    postgres::{Connection, Param, PostgresError, Row},
+    error::{LedgerError, OpenError},
+    postgres::{Connection, Param, PostgresError, PostgresServer, Row},
     rows::{Reader, Table, schema},
 };
 
@@ -64,6 +65,20 @@ const FINISH_FIRST: &str = "with begun as (insert into agent_host.log (p, seq, e
     where p = $1::int8 and seq = $2::int8 and exists (select 1 from begun) returning 1) \
     select (select count(*) from begun) + (select count(*) from ended) + (select count(*) from counts)";
 
+/// The snapshot of a copy after which the log goes on, with the batch that it stands for and that of a new epoch, which nobody owns: all of
+/// it, or nothing where somebody has taken the ledger since it had the epoch `$7`.
+const FINISH_REPAIR: &str = "with taken as (update agent_host.partitions set epoch = greatest(epoch, $6::int8) + 1 + \
+    floor(random() * 1000000)::int8, owner = null, incarnation = null, log_first = $2::int8, lost_batch = null, lost_by = null \
+    where p = $1::int8 and epoch = $7::int8 returning epoch), \
+    counts as (update agent_host.snapshots set pieces = $3::int8, rows = $4::int8, bytes = $5::int8, read_back_at = clock_timestamp() \
+    where p = $1::int8 and seq = $2::int8 and exists (select 1 from taken) returning 1), \
+    begun as (insert into agent_host.log (p, seq, epoch, frame) select $1::int8, $2::int8, $6::int8, $8::bytea from taken union all \
+    select $1::int8, $2::int8 + 1, taken.epoch, $9::bytea from taken returning 1) \
+    select (select count(*) from taken) + (select count(*) from counts) + (select count(*) from begun)";
+
+const REMOVE_SNAPSHOTS: &str = "with gone as (delete from agent_host.snapshots where p = $1::int8 and seq < $2::int8 \
+    returning p, seq) delete from agent_host.snapshot_pieces s using gone where s.p = gone.p and s.seq = gone.seq";
+
 const REMOVE_OLD: &str = "with gone as (delete from agent_host.snapshots where p = $1::int8 and seq not in (select seq from \
     agent_host.snapshots where p = $1::int8 and read_back_at is not null order by seq desc limit 2) returning p, seq) \
     delete from agent_host.snapshot_pieces s using gone where s.p = gone.p and s.seq = gone.seq";
@@ -96,6 +111,19 @@ pub(crate) enum SnapshotError {
         /// The last of them.
         to: u64,
     },
+}
+
+impl SnapshotError {
+    /// The error of a ledger whose rows are sent to the database by a command.
+    pub(crate) fn of_source(self, server: &PostgresServer) -> OpenError {
+        match self {
+            Self::Postgres(error) => ClusterError::from(error).into(),
+            Self::Ledger(error) => error.into(),
+            Self::Stopped | Self::Damaged { .. } => {
+                ClusterError::NotReadBack { server: server.to_string(), reason: self.to_string() }.into()
+            }
+        }
+    }
 }
 
 /// A snapshot that was read back.
@@ -264,6 +292,30 @@ impl<'a> SnapshotLock<'a> {
         Ok(count(&self.connection.query(FINISH_FIRST, &params)?)? == 3)
     }
 
+    /// The snapshot of a copy counts from now on, and the log goes on behind it with `frames`. `epoch` is that of the batch `seq`. False
+    /// where the ledger has another epoch than `before` meanwhile; then nothing is changed.
+    pub(crate) fn finish_repair(
+        &mut self,
+        before: u64,
+        seq: u64,
+        epoch: u64,
+        counts: Counts,
+        frames: &[Vec<u8>; 2],
+    ) -> Result<bool, SnapshotError> {
+        let [pieces, rows, bytes] = [counts.pieces, counts.rows, counts.bytes].map(Param::number);
+        let [first, second] = frames.each_ref().map(|frame| Param::Bytes(frame));
+        let (seq, epoch, before) = (Param::number(seq), Param::number(epoch), Param::number(before));
+        let params = [Param::Int(PARTITION), seq, pieces, rows, bytes, epoch, before, first, second];
+        Ok(count(&self.connection.query(FINISH_REPAIR, &params)?)? == 4)
+    }
+
+    /// Removes the snapshots and the log before `first`.
+    pub(crate) fn remove_before(&mut self, first: u64) -> Result<(), SnapshotError> {
+        self.connection.query(REMOVE_SNAPSHOTS, &[Param::Int(PARTITION), Param::number(first)])?;
+        self.trim_log(first)?;
+        self.remove_contents()
+    }
+
     /// Removes what no snapshot is made of that counts, and the log before the older of two. Gives the batches that were removed.
     pub(crate) fn trim(&mut self) -> Result<u64, SnapshotError> {
         let partition = Param::Int(PARTITION);
@@ -273,20 +325,33 @@ impl<'a> SnapshotLock<'a> {
             let first = Param::number(older.batch);
             // Before any batch is gone: who needs one begins from a snapshot.
             self.connection.query(SET_FIRST, &[partition, first])?;
-            loop {
-                self.go_on()?;
-                let removed = count(&self.connection.query(TRIM, &[partition, first, Param::Int(REMOVED_ROWS)])?)?;
-                trimmed += removed;
-                if removed == 0 {
-                    break;
-                }
-            }
+            trimmed = self.trim_log(older.batch)?;
         }
         self.connection.query(REMOVE_OLD, &[partition])?;
+        self.remove_contents()?;
+        Ok(trimmed)
+    }
+
+    /// Removes the batches before `first`; gives their number.
+    fn trim_log(&mut self, first: u64) -> Result<u64, SnapshotError> {
+        let mut trimmed = 0;
+        loop {
+            self.go_on()?;
+            let params = [Param::Int(PARTITION), Param::number(first), Param::Int(REMOVED_ROWS)];
+            let removed = count(&self.connection.query(TRIM, &params)?)?;
+            trimmed += removed;
+            if removed == 0 {
+                return Ok(trimmed);
+            }
+        }
+    }
+
+    /// Removes the contents that no snapshot names.
+    fn remove_contents(&mut self) -> Result<(), SnapshotError> {
         while count(&self.connection.query(REMOVE_CONTENTS, &[Param::Int(REMOVED_ROWS)])?)? > 0 {
             self.go_on()?;
         }
-        Ok(trimmed)
+        Ok(())
     }
 }
 

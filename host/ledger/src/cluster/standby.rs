@@ -9,17 +9,18 @@ use crate::{
         ClusterOptions,
         blobs::PostgresBlobs,
         log::{Position, PostgresLog, begin_epoch, read_frames},
+        lost::CopyEnd,
         maker::{MakerOptions, SnapshotMaker},
         member::Member,
         restore::CopyPlace,
-        schema::{PARTITION, Purpose, TIMEOUT, check_cluster},
+        schema::{TIMEOUT, check_cluster},
         session::Session,
     },
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     handle::{ClusterParts, Ledger, Opening},
     options::Options,
-    postgres::{Param, PostgresServer},
+    postgres::PostgresServer,
     store::{WriteError, io_error, part_room, real_files},
 };
 
@@ -58,6 +59,7 @@ pub struct Standby {
     server: PostgresServer,
     seed: u64,
     opening: Opening,
+    copy: CopyEnd,
     position: Arc<Mutex<Position>>,
     session: Session,
     watch: StandbyWatch,
@@ -89,23 +91,17 @@ impl Standby {
     pub fn join(options: Options, cluster: &ClusterOptions) -> Result<Self, OpenError> {
         let server = cluster.server.clone();
         let mut session = Session::new(&server, "agent-host join", TIMEOUT);
-        let facts = check_cluster(&mut session, &server, Purpose::Write)?;
+        let facts = check_cluster(&mut session, &server)?;
         let files = real_files();
         let place = CopyPlace { server: &server, seed: facts.seed, options: &options, files: &files };
         let opened = place.open(&mut session)?;
         let (last, epoch) = opened.copied().unwrap_or_default();
         let position = Position { last, epoch, part_bytes: 0 };
-        check_end(&mut session, &server, &options, position)?;
+        let copy = CopyEnd { dir: options.dir.display().to_string(), advertise: cluster.advertise.clone() };
+        copy.check(&mut session, &server, position)?;
         let member = Member::join(&options.dir, cluster)?;
         let position = Arc::new(Mutex::new(position));
-        let log = PostgresLog::new(
-            &server,
-            &member.session_name(),
-            facts.seed,
-            Arc::clone(member.lease()),
-            Arc::clone(&position),
-            part_room(&options),
-        );
+        let log = PostgresLog::new(&member, &server, facts.seed, Arc::clone(&position), part_room(&options));
         let blobs = PostgresBlobs::new(member.session(BLOB_TIMEOUT));
         let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(member.lease()), blobs: Box::new(blobs) };
         let making = MakerOptions::new(&server, member.session_name(), &cluster.advertise, &options);
@@ -116,7 +112,7 @@ impl Standby {
         let session = member.session(TIMEOUT);
         let watch = StandbyWatch::default();
         watch.0.lock().last_batch = last;
-        Ok(Self { server, seed: facts.seed, opening, position, session, watch, maker, member })
+        Ok(Self { server, seed: facts.seed, opening, copy, position, session, watch, maker, member })
     }
 
     /// Shows the state of this host, also while [`Self::activate`] is at work.
@@ -147,12 +143,21 @@ impl Standby {
             let pause = match self.follow_or_take() {
                 Ok(Some(epoch)) => return self.begin(epoch, on_lost).map(Some),
                 Ok(None) => POLL,
-                Err(OpenError::Cluster(error @ (ClusterError::Postgres(_) | ClusterError::ClockOff { .. }))) => {
-                    tracing::warn!(%error, "this host cannot follow the log of the cluster at the moment");
-                    self.watch.0.lock().problem = Some(error.to_string());
+                Err(OpenError::Cluster(
+                    error @ (ClusterError::Postgres(_) | ClusterError::ClockOff { .. } | ClusterError::AwaitsRepair { .. }),
+                )) => {
+                    let problem = Some(error.to_string());
+                    let before = std::mem::replace(&mut self.watch.0.lock().problem, problem.clone());
+                    if before != problem {
+                        tracing::warn!(%error, "this host cannot follow the log of the cluster at the moment");
+                    }
                     RETRY
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // What only this copy has is in its files then.
+                    self.close()?;
+                    return Err(error);
+                }
             };
             self.opening.store().merge_what_is_due();
             std::thread::sleep(pause);
@@ -162,7 +167,7 @@ impl Standby {
     /// Applies what is new; gives the epoch where the ledger is this host's, and its copy has all batches.
     fn follow_or_take(&mut self) -> Result<Option<u64>, OpenError> {
         self.follow()?;
-        let taken = self.member.try_take(&mut self.session)?;
+        let taken = self.member.try_take(&mut self.session, &self.copy, *self.position.lock())?;
         let owner = self.member.owner();
         *self.watch.0.lock() = StandbyStatus {
             last_batch: self.position.lock().last,
@@ -189,6 +194,7 @@ impl Standby {
                 self.position.lock().advance(position.last + 1, epoch, 0);
                 return Ok(true);
             }
+            self.copy.check(&mut self.session, &self.server, position)?;
         }
     }
 
@@ -241,28 +247,4 @@ impl Standby {
         drop(self.member);
         Ok(())
     }
-}
-
-/// Fails where the log does not have the last batch of the copy.
-fn check_end(session: &mut Session, server: &PostgresServer, options: &Options, position: Position) -> Result<(), ClusterError> {
-    if position.last == 0 {
-        return Ok(());
-    }
-    let rows = session.query_again(
-        "select coalesce((select max(seq) from agent_host.log where p = $1::int8), 0), \
-         (select epoch from agent_host.log where p = $1::int8 and seq = $2::int8)",
-        &[Param::Int(PARTITION), Param::number(position.last)],
-    )?;
-    let Some(row) = rows.first() else { return Ok(()) };
-    let (end, epoch) = (row.number(0)?, row.int(1)?);
-    if epoch.is_some_and(|epoch| u64::try_from(epoch) == Ok(position.epoch)) {
-        return Ok(());
-    }
-    let log = if end < position.last { format!("ends with batch {end}") } else { "has another one with its number".to_owned() };
-    Err(ClusterError::LostCommits {
-        server: server.to_string(),
-        dir: options.dir.display().to_string(),
-        copy: position.last,
-        log,
-    })
 }

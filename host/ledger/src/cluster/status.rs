@@ -2,7 +2,8 @@
 
 use crate::{
     cluster::{
-        schema::{PARTITION, Purpose, SCHEMA, TIMEOUT, check_cluster, read_cluster},
+        lost::LostBatch,
+        schema::{PARTITION, TIMEOUT, check_cluster, first},
         session::Session,
         snapshots::{SnapshotStatus, list},
     },
@@ -38,6 +39,8 @@ pub struct ClusterStatus {
     pub log_bytes: u64,
     /// Bytes of the contents of blobs.
     pub blob_bytes: u64,
+    /// The batch that the log lost, where it did and nothing was put back.
+    pub lost: Option<LostBatch>,
     /// The snapshots that copies are made from, the newest first: at most two.
     pub snapshots: Vec<SnapshotStatus>,
     /// The hosts, ordered by address.
@@ -50,25 +53,24 @@ pub struct ClusterStatus {
 /// [`ClusterError`].
 pub fn cluster_status(server: &PostgresServer) -> Result<ClusterStatus, ClusterError> {
     let mut session = Session::new(server, "agent-host status", TIMEOUT);
-    let schema = match check_cluster(&mut session, server, Purpose::Read) {
-        Ok(cluster) => cluster.schema,
+    match check_cluster(&mut session, server) {
         // Whoever looks at a cluster has reason to see it also where the clock of this machine is off.
-        Err(ClusterError::ClockOff { .. }) => read_cluster(&mut session, server)?.schema,
+        Ok(_) | Err(ClusterError::ClockOff { .. }) => {}
         Err(error) => return Err(error),
-    };
+    }
     let rows = session.query(
         "select coalesce((select epoch from agent_host.partitions where p = $1::int8), 0), \
          coalesce((select max(seq) from agent_host.log where p = $1::int8), 0), pg_total_relation_size('agent_host.log'), \
          coalesce((select sum(bytes) from agent_host.blobs), 0)::int8, \
-         coalesce((select min(seq) from agent_host.log where p = $1::int8), 0)",
+         coalesce((select min(seq) from agent_host.log where p = $1::int8), 0), \
+         (select lost_batch from agent_host.partitions where p = $1::int8), (select lost_by from agent_host.partitions where p = $1::int8)",
         &[Param::Int(PARTITION)],
     )?;
-    let [epoch, last_batch, log_bytes, blob_bytes, first_batch] = match rows.first() {
-        Some(row) => [row.number(0)?, row.number(1)?, row.number(2)?, row.number(3)?, row.number(4)?],
-        None => [0; 5],
-    };
-    // Version 1 has no tables of snapshots.
-    let snapshots = if schema == SCHEMA { list(|sql, params| session.query(sql, params))? } else { Vec::new() };
+    let row = first(&rows, server)?;
+    let lost = LostBatch::of(row.int(5)?, row.text(6)?);
+    let [epoch, last_batch, log_bytes, blob_bytes, first_batch] =
+        [row.number(0)?, row.number(1)?, row.number(2)?, row.number(3)?, row.number(4)?];
+    let snapshots = list(|sql, params| session.query(sql, params))?;
     let rows = session.query(
         "select h.advertise, h.version, p.owner is not null, \
          (extract(epoch from h.lease_until - clock_timestamp()) * 1000)::int8 from agent_host.hosts h \
@@ -84,5 +86,15 @@ pub fn cluster_status(server: &PostgresServer) -> Result<ClusterStatus, ClusterE
             lease_left_ms: row.int(3)?.unwrap_or_default(),
         });
     }
-    Ok(ClusterStatus { server: server.to_string(), epoch, first_batch, last_batch, log_bytes, blob_bytes, snapshots, hosts })
+    Ok(ClusterStatus {
+        server: server.to_string(),
+        epoch,
+        first_batch,
+        last_batch,
+        log_bytes,
+        blob_bytes,
+        lost,
+        snapshots,
+        hosts,
+    })
 }

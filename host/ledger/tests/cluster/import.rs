@@ -135,7 +135,7 @@ async fn a_ledger_that_is_missing_open_damaged_a_copy_or_of_another_format_is_re
     let content = std::fs::read(&file).unwrap();
     let damaged = |wanted: &str| {
         let error = refused(&url, dir.path(), wanted);
-        assert!(matches!(error, OpenError::Cluster(ClusterError::ImportDamaged { .. })), "{error}");
+        assert!(matches!(error, OpenError::Cluster(ClusterError::SourceDamaged { .. })), "{error}");
     };
     // As long as it was, with other bytes; then not there at all.
     std::fs::write(&file, vec![8; content.len()]).unwrap();

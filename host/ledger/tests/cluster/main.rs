@@ -18,6 +18,7 @@ mod hosts;
 mod import;
 mod killed;
 mod proxy;
+mod repair;
 mod snapshots;
 mod takeover;
 

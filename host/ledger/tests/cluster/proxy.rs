@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -13,13 +13,18 @@ use std::{
 use agent_host_ledger::{ClusterOptions, Standby};
 
 use crate::{
-    common::{postgres::shared, *},
+    common::{
+        postgres::{Postgres, shared},
+        *,
+    },
     hosts::*,
 };
 
 /// Forwards connections, and can drop an answer with its connection.
-struct Proxy {
+pub struct Proxy {
     port: u16,
+    /// Port of the server.
+    to: Arc<AtomicU16>,
     /// The next answer is lost.
     cut: Arc<AtomicBool>,
     cuts: Arc<AtomicU64>,
@@ -46,20 +51,34 @@ fn pump(mut from: TcpStream, mut to: TcpStream, cut: Option<(Arc<AtomicBool>, Ar
 }
 
 impl Proxy {
-    fn start(to: u16) -> Self {
+    pub fn start(to: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (cut, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let state = (Arc::clone(&cut), Arc::clone(&cuts));
+        let to = Arc::new(AtomicU16::new(to));
+        let server_port = Arc::clone(&to);
         std::thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, server) = (client.unwrap(), TcpStream::connect((Ipv4Addr::LOCALHOST, to)).unwrap());
+                // Without a server the client's connection ends.
+                let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server_port.load(Ordering::Acquire)));
+                let (Ok(client), Ok(server)) = (client, server) else { continue };
                 let (answers, back, state) = (server.try_clone().unwrap(), client.try_clone().unwrap(), state.clone());
                 std::thread::spawn(move || pump(client, server, None));
                 std::thread::spawn(move || pump(answers, back, Some(state)));
             }
         });
-        Self { port, cut, cuts }
+        Self { port, to, cut, cuts }
+    }
+
+    /// New connections go to another server.
+    pub fn switch(&self, to: u16) {
+        self.to.store(to, Ordering::Release);
+    }
+
+    /// The URL of a database behind this proxy.
+    pub fn url(&self, postgres: &Postgres, database: &str) -> String {
+        postgres.url(database).replace(&format!(":{}/", postgres.port), &format!(":{}/", self.port))
     }
 }
 
@@ -67,7 +86,7 @@ impl Proxy {
 async fn a_connection_that_is_lost_at_a_commit_loses_and_repeats_nothing() {
     let (dir, database) = (tempfile::tempdir().unwrap(), cluster(shared()));
     let proxy = Proxy::start(shared().port);
-    let url = shared().url(&database).replace(&format!(":{}/", shared().port), &format!(":{}/", proxy.port));
+    let url = proxy.url(shared(), &database);
     // Answers to the heartbeat are lost too.
     let options = ClusterOptions { lease: Duration::from_secs(60), ..member(&url, "a:1") };
     let ledger = Standby::join(host_options(dir.path()), &options).unwrap().activate(|| false, |_| ()).unwrap().unwrap();

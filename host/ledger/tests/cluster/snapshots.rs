@@ -212,36 +212,3 @@ async fn a_copy_that_ends_before_the_log_begins_anew_from_a_snapshot() {
     ledger.close().await.unwrap();
     is_whole(behind.path());
 }
-
-#[tokio::test]
-async fn tables_of_version_1_are_shown_and_raised_by_the_first_host() {
-    let (dir, database) = (tempfile::tempdir().unwrap(), cluster(shared()));
-    let url = shared().url(&database);
-    let ledger = active(dir.path(), &url, "a:1");
-    some_runs(&ledger, 2).await;
-    let before = exported(&ledger);
-    ledger.close().await.unwrap();
-    shared().sql(
-        &database,
-        "drop table agent_host.snapshots, agent_host.snapshot_pieces, agent_host.snapshot_contents; alter table \
-         agent_host.partitions drop column log_first; update agent_host.cluster set schema_version = 1",
-    );
-    let seen = status(&url);
-    assert!(seen.snapshots.is_empty() && seen.last_batch > 1 && seen.first_batch == 1, "{seen:?}");
-    assert_eq!(shared().sql(&database, "select schema_version from agent_host.cluster"), "1");
-    // Tables of another owner cannot be changed.
-    shared().sql("postgres", &format!("create role only_user login password '{}'", crate::common::postgres::PASSWORD));
-    shared().sql(
-        &database,
-        "grant usage on schema agent_host to only_user; grant all on all tables in schema agent_host to only_user",
-    );
-    let weak = url.replace("//agent_host:", "//only_user:");
-    let empty = tempfile::tempdir().unwrap();
-    let error = Standby::join(host_options(empty.path()), &member(&weak, "b:1")).unwrap_err();
-    assert!(matches!(error, OpenError::Cluster(ClusterError::Rights { .. })), "{error}");
-    let ledger = active(dir.path(), &url, "a:1");
-    assert_eq!(exported(&ledger), before);
-    assert_eq!(shared().sql(&database, "select schema_version from agent_host.cluster"), "2");
-    some_runs(&ledger, 1).await;
-    ledger.close().await.unwrap();
-}

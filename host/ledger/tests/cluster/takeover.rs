@@ -104,7 +104,7 @@ async fn a_warm_host_takes_over_at_once_when_the_owner_closes() {
         status.hosts.iter().map(|host| (&*host.advertise, host.is_active)).collect::<Vec<_>>(),
         [("a:1", true), ("b:1", false)]
     );
-    assert!(status.hosts.iter().all(|host| host.lease_left_ms > 0) && status.epoch == 1, "{status:?}");
+    assert!(status.hosts.iter().all(|host| host.lease_left_ms > 0) && status.epoch > 0, "{status:?}");
     let began = Instant::now();
     ledger.close().await.unwrap();
     let ledger = tokio::task::spawn_blocking(|| warm.wait()).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_warm_host_takes_over_at_once_when_the_owner_closes() {
         ..write(run.run_no)
     };
     ledger.submit(end).await.unwrap().await.unwrap();
-    assert_eq!(cluster_status(&member(&url, "x").server).unwrap().epoch, 2);
+    assert!(cluster_status(&member(&url, "x").server).unwrap().epoch > status.epoch);
 }
 
 /// The database does not know the owner any more, as after a pause; the owner does not know that yet.

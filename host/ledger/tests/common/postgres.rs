@@ -62,11 +62,17 @@ impl Postgres {
         Self::start_with(&[])
     }
 
-    /// A new server with these settings, each as `name=value`.
-    pub fn start_with(settings: &[&str]) -> Self {
+    /// A folder for a server.
+    fn folder() -> PathBuf {
         let dir = std::env::temp_dir().join(format!("agent-host-postgres-{}-{}", std::process::id(), free_port()));
         std::fs::create_dir(&dir).unwrap();
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+        dir
+    }
+
+    /// A new server with these settings, each as `name=value`.
+    pub fn start_with(settings: &[&str]) -> Self {
+        let dir = Self::folder();
         let password = dir.join("password");
         std::fs::write(&password, PASSWORD).unwrap();
         done(
@@ -76,6 +82,34 @@ impl Postgres {
                 .arg("-D")
                 .arg(dir.join("data")),
         );
+        Self::serve(dir, settings)
+    }
+
+    /// An asynchronous standby of this server, which has what is there now.
+    pub fn standby(&self) -> Self {
+        let dir = Self::folder();
+        let place = ["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", USER];
+        done(program("pg_basebackup").args(place).args(["--no-sync", "-c", "fast", "-R", "-D"]).arg(dir.join("data")));
+        Self::serve(dir, &[])
+    }
+
+    /// Waits until the standby has what this server has now, and cuts it off from it.
+    pub fn cut_off(&self, standby: &Self) {
+        let end = self.sql("postgres", "select pg_current_wal_lsn()");
+        let began = Instant::now();
+        while standby.sql("postgres", &format!("select pg_last_wal_replay_lsn() >= '{end}'")) != "t" {
+            assert!(began.elapsed() < Duration::from_secs(60), "the standby does not follow");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        standby.sql("postgres", "alter system set primary_conninfo = ''");
+        standby.sql("postgres", "select pg_reload_conf()");
+        while self.sql("postgres", "select count(*) from pg_stat_replication") != "0" {
+            assert!(began.elapsed() < Duration::from_secs(60), "the standby is not cut off");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn serve(dir: PathBuf, settings: &[&str]) -> Self {
         let port = free_port();
         let mut server = program("postgres");
         server.arg("-D").arg(dir.join("data")).args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"]);

@@ -1,0 +1,72 @@
+//! Acknowledged batches that the database does not have any more, as after the promotion of a standby without them.
+//!
+//! Whoever has a copy with such a batch notices: the owner with its next batch, a follower at its next look, and a host when it opens its
+//! copy. It leaves a mark in `partitions`, and from then on nobody takes the ledger, since the log would go on without the batch. The mark
+//! is removed when the batches are put back ([`super::repair`]).
+
+use crate::{
+    cluster::{log::Position, schema::PARTITION, session::Session},
+    cluster_error::ClusterError,
+    postgres::{Param, PostgresError, PostgresServer},
+};
+
+/// The end of the log, and the epoch of the batch that the copy ends with.
+const END: &str = "select coalesce((select max(seq) from agent_host.log where p = $1::int8), 0), \
+    (select epoch from agent_host.log where p = $1::int8 and seq = $2::int8)";
+
+/// The mark. It is left only where the log ends with a batch of the same epoch, and so goes on to the lost ones: a log that another
+/// owner has continued since then is not held up.
+const MARK: &str = "update agent_host.partitions set lost_batch = $2::int8, lost_by = $4::text where p = $1::int8 \
+    and coalesce(lost_batch, 0) < $2::int8 and exists (select 1 from agent_host.log l where l.p = $1::int8 and l.epoch = $3::int8 \
+    and l.seq < $2::int8 and l.seq = (select max(seq) from agent_host.log where p = $1::int8))";
+
+/// A batch that the log of a cluster lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostBatch {
+    /// The last batch that a copy is known to have.
+    pub batch: u64,
+    /// Address of the host with that copy.
+    pub host: String,
+}
+
+impl LostBatch {
+    /// Of the columns `lost_batch` and `lost_by`.
+    pub(crate) fn of(batch: Option<i64>, host: Option<String>) -> Option<Self> {
+        let batch = batch.and_then(|batch| u64::try_from(batch).ok())?;
+        Some(Self { batch, host: host.unwrap_or_default() })
+    }
+}
+
+/// A copy whose end is compared with the log.
+#[derive(Debug, Clone)]
+pub(crate) struct CopyEnd {
+    /// The directory of the copy.
+    pub(crate) dir: String,
+    /// Address of its host.
+    pub(crate) advertise: String,
+}
+
+impl CopyEnd {
+    /// Fails where the log does not have the last batch of the copy, and leaves the mark.
+    pub(crate) fn check(&self, session: &mut Session, server: &PostgresServer, position: Position) -> Result<(), ClusterError> {
+        if position.last == 0 {
+            return Ok(());
+        }
+        let rows = session.query_again(END, &[Param::Int(PARTITION), Param::number(position.last)])?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        let (end, epoch) = (row.number(0)?, row.int(1)?);
+        if epoch.is_some_and(|epoch| u64::try_from(epoch) == Ok(position.epoch)) {
+            return Ok(());
+        }
+        mark(session, position, &self.advertise)?;
+        let log =
+            if end < position.last { format!("ends with batch {end}") } else { "has another one with its number".to_owned() };
+        Err(ClusterError::LostCommits { server: server.to_string(), dir: self.dir.clone(), copy: position.last, log })
+    }
+}
+
+/// Leaves the mark: the copy of the host at this address has the batches up to `position`.
+pub(crate) fn mark(session: &mut Session, position: Position, advertise: &str) -> Result<(), PostgresError> {
+    let params = [Param::Int(PARTITION), Param::number(position.last), Param::number(position.epoch), Param::Text(advertise)];
+    session.query_again(MARK, &params).map(drop)
+}

@@ -1,0 +1,185 @@
+//! Acknowledged batches that the database lost: who notices, and how they come back.
+
+use std::path::Path;
+
+use agent_host_ledger::{ClusterError, LostBatch, OpenError, Repair, RepairedCluster, Standby, cluster_status, repair_cluster};
+
+use crate::{
+    common::{
+        postgres::{Postgres, shared},
+        *,
+    },
+    hosts::*,
+    proxy::Proxy,
+};
+
+fn repair(url: &str, dir: &Path, repair: Repair) -> Result<RepairedCluster, OpenError> {
+    repair_cluster(&member(url, "repair:1"), dir.join("ledger"), repair, |_| ())
+}
+
+fn lost(url: &str) -> Option<LostBatch> {
+    cluster_status(&member(url, "x").server).unwrap().lost
+}
+
+/// Removes the batches after `last` from the log: what a standby does not have that is promoted without them.
+fn lose_after(database: &str, last: u64) {
+    shared().sql(database, &format!("delete from agent_host.log where seq > {last}"));
+}
+
+/// An owner whose next batch fails because the database lost one, and whose files have all it acknowledged then.
+async fn notices(ledger: agent_host_ledger::Ledger) {
+    let error = ledger.accept(accept(event(), Vec::new())).await.unwrap_err();
+    assert!(error.to_string().contains("engine_lost_commits") && error.to_string().contains("cluster repair"), "{error}");
+    // It ends with an error that says why.
+    let error = ledger.close().await.unwrap_err();
+    assert!(error.to_string().contains("engine_lost_commits"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_promoted_standby_lacks_is_put_back_from_a_copy() {
+    let (a, b, c) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let primary = Postgres::start();
+    let database = cluster(&primary);
+    let standby = primary.standby();
+    let proxy = Proxy::start(primary.port);
+    let url = proxy.url(&primary, &database);
+    let ledger = active(a.path(), &url, "a:1");
+    let warm = Warm::start(b.path(), &url, "b:1");
+    let mut runs = vec![new_run(&ledger).await.run.run_id];
+    primary.cut_off(&standby);
+    let end = last_batch(&primary, &database);
+    let kept = blob(&ledger, b"written to the primary alone");
+    ledger.add_artifact(artifact("artifact-a", &kept, "runner")).await.unwrap();
+    for _ in 0..20 {
+        runs.push(new_run(&ledger).await.run.run_id);
+    }
+    let (last, before) = (last_batch(&primary, &database), exported(&ledger));
+    assert!(last > end);
+    warm.has(last);
+    primary.kill();
+    assert_eq!(standby.sql("postgres", "select pg_promote()"), "t");
+    assert_eq!(last_batch(&standby, &database), end);
+    proxy.switch(standby.port);
+    // The owner notices, and so does a follower that has more than the log. Both have everything in their files then.
+    notices(ledger).await;
+    let error = tokio::task::spawn_blocking(|| warm.result().unwrap_err()).await.unwrap();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::LostCommits { copy, .. }) if copy == last), "{error}");
+    let noted = lost(&url).unwrap();
+    assert!(noted.batch == last && ["a:1", "b:1"].contains(&noted.host.as_str()), "{noted:?}");
+    // A host that has no more than the log does not go on with that.
+    let other = Warm::start(c.path(), &url, "c:1");
+    until("the host waits for the repair", || {
+        other
+            .watch
+            .status()
+            .problem
+            .is_some_and(|problem| problem.contains("engine_lost_commits") && problem.contains(&noted.host))
+    });
+    other.stop();
+    let error = repair(&url, c.path(), Repair::Whole).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::RepairBehind { batch, .. }) if batch == last), "{error}");
+    let error = Standby::join(host_options(a.path()), &member(&url, "a:1")).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::LostCommits { .. })), "{error}");
+
+    let repaired = repair(&url, a.path(), Repair::Whole).unwrap();
+    let wanted = RepairedCluster { log_ended: end, last_batch: last, given_up: None, blobs: 1, missing_blobs: 0 };
+    assert_eq!(repaired, wanted);
+    assert_eq!(lost(&url), None);
+    // Hosts whose copies have all, less, and nothing.
+    let d = tempfile::tempdir().unwrap();
+    for (dir, advertise) in [(&b, "b:1"), (&c, "c:1"), (&d, "d:1"), (&a, "a:1")] {
+        let ledger = active(dir.path(), &url, advertise);
+        if advertise == "b:1" {
+            assert_eq!(exported(&ledger), before);
+        }
+        for run in &runs {
+            assert!(ledger.run(*run).unwrap().is_some(), "{advertise} lacks {run}");
+        }
+        let content = ledger.blob(&kept.sha256).unwrap().unwrap().read_at(0, 100).unwrap();
+        assert_eq!(content, b"written to the primary alone");
+        runs.push(new_run(&ledger).await.run.run_id);
+        ledger.close().await.unwrap();
+        is_whole(dir.path());
+    }
+    let error = repair(&url, a.path(), Repair::Whole).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::NothingLost { .. })), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_copy_with_most_is_gone_the_rest_is_given_up_by_a_word() {
+    let (a, b, c) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let database = cluster(shared());
+    let url = shared().url(&database);
+    let ledger = active(a.path(), &url, "a:1");
+    let warm = Warm::start(b.path(), &url, "b:1");
+    let first = new_run(&ledger).await.run.run_id;
+    let end = last_batch(shared(), &database);
+    let second = new_run(&ledger).await.run.run_id;
+    let of_b = last_batch(shared(), &database);
+    warm.has(of_b);
+    warm.stop();
+    let third = new_run(&ledger).await.run.run_id;
+    let of_a = last_batch(shared(), &database);
+    lose_after(&database, end);
+    // The owner has not noticed yet, and holds the ledger.
+    let error = repair(&url, b.path(), Repair::Whole).unwrap_err();
+    assert!(matches!(&error, OpenError::Cluster(ClusterError::RepairHeld { host, .. }) if host.contains("a:1")), "{error}");
+    notices(ledger).await;
+    assert_eq!(lost(&url), Some(LostBatch { batch: of_a, host: "a:1".to_owned() }));
+    let error = repair(&url, b.path(), Repair::Whole).unwrap_err();
+    assert!(error.to_string().contains("--give-up-the-rest"), "{error}");
+    let repaired = repair(&url, b.path(), Repair::GiveUpTheRest).unwrap();
+    assert_eq!((repaired.log_ended, repaired.last_batch, repaired.given_up.unwrap().batch), (end, of_b, of_a));
+    let ledger = active(c.path(), &url, "c:1");
+    let has = |run| ledger.run(run).unwrap().is_some();
+    assert!(has(first) && has(second) && !has(third));
+    // The copy that was not gone after all does not join, and holds nobody up.
+    let error = Standby::join(host_options(a.path()), &member(&url, "a:1")).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::LostCommits { .. })), "{error}");
+    assert_eq!(lost(&url), None);
+    ledger.close().await.unwrap();
+    // A host that has nothing of what was lost gives all of it up.
+    let ledger = active(b.path(), &url, "b:1");
+    let end = last_batch(shared(), &database);
+    new_run(&ledger).await;
+    lose_after(&database, end);
+    notices(ledger).await;
+    Standby::join(host_options(c.path()), &member(&url, "c:1")).unwrap().activate(|| true, |_| ()).unwrap();
+    let repaired = repair(&url, c.path(), Repair::GiveUpTheRest);
+    // Its copy may end before the log does; that does not matter.
+    let repaired = repaired.unwrap();
+    assert_eq!((repaired.log_ended, repaired.last_batch), (end, end));
+    assert_eq!(repaired.given_up.unwrap().host, "b:1");
+    new_run(&active(c.path(), &url, "c:1")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_the_log_has_left_behind_is_not_put_back() {
+    let (a, b, none) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let database = cluster(shared());
+    let url = shared().url(&database);
+    let ledger = active(a.path(), &url, "a:1");
+    new_run(&ledger).await;
+    let end = last_batch(shared(), &database);
+    new_run(&ledger).await;
+    ledger.close().await.unwrap();
+    lose_after(&database, end);
+    // Before the host with the copy starts again, another one has gone on.
+    let other = active(b.path(), &url, "b:1");
+    new_run(&other).await;
+    let error = Standby::join(host_options(a.path()), &member(&url, "a:1")).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::LostCommits { .. })), "{error}");
+    assert_eq!(lost(&url), None, "the log goes on");
+    other.close().await.unwrap();
+    let before = last_batch(shared(), &database);
+    let error = repair(&url, a.path(), Repair::Whole).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::RepairForked { .. })), "{error}");
+    assert!(error.to_string().contains("ledger export"), "{error}");
+    let error = repair(&url, none.path(), Repair::Whole).unwrap_err();
+    assert!(matches!(error, OpenError::NoLedger { .. }), "{error}");
+    assert_eq!((last_batch(shared(), &database), lost(&url)), (before, None));
+    let other = active(b.path(), &url, "b:1");
+    let error = repair(&url, b.path(), Repair::Whole).unwrap_err();
+    assert!(matches!(error, OpenError::AlreadyOpen { .. }), "{error}");
+    drop(other);
+}
