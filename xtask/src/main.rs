@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers speaks on standard output and error")]
 
 mod bench;
+mod building;
 mod demo;
 mod deny;
 mod dist;

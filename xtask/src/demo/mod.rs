@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use self::answer::Answer;
 use crate::{
-    guests,
+    building, guests,
     host::{Group, HostProcess, Start},
     http::Client,
     process,
@@ -120,7 +120,11 @@ fn build(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
     }
     // Two binaries of the whole workspace, not two packages: cargo gives a dependency the features that the selected packages
     // ask for. With another selection than that of `cargo xtask test`, the tests would compile the engine again.
-    process::run(&mut workspace.cargo(&["build", "--workspace", "--bin", "agent-host", "--bin", "demo-tools"]))?;
+    building::build(
+        workspace,
+        &["--workspace", "--bin", "agent-host", "--bin", "demo-tools"],
+        &["agent-host", "agent-host-demo-tools"],
+    )?;
     guests::runners_of(workspace, &RUNNER_PACKAGES)
 }
 
