@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers speaks on standard output and error")]
 
 mod bench;
+mod broken;
 mod building;
 mod demo;
 mod deny;
@@ -46,6 +47,7 @@ enum Command {
     Hostile(hostile::Hostile),
     Fuzz(fuzz::Fuzz),
     Soak(soak::Soak),
+    Broken(broken::Broken),
     Deny(deny::Deny),
     Dist(dist::Dist),
     Docs(docs::Docs),
@@ -78,6 +80,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Hostile(hostile) => hostile.execute(&Workspace::find()?),
         Command::Fuzz(fuzz) => fuzz.execute(&Workspace::find()?),
         Command::Soak(soak) => soak.execute(&Workspace::find()?),
+        Command::Broken(broken) => broken.execute(&Workspace::find()?),
         Command::Deny(deny) => deny.execute(&Workspace::find()?),
         Command::Dist(dist) => dist.execute(&Workspace::find()?),
         Command::Docs(docs) => docs.execute(&Workspace::find()?),

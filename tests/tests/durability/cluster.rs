@@ -227,7 +227,7 @@ async fn an_embedded_ledger_goes_on_in_a_cluster() {
 
 /// A database with a cluster, a model server and a folder for all hosts of a test.
 pub struct World {
-    _postgres: Postgres,
+    postgres: Postgres,
     pub url: String,
     pub model: ModelServer,
     _dir: TempDir,
@@ -239,7 +239,7 @@ impl World {
         let postgres = Postgres::start();
         let (url, model, dir) = (database(&postgres), ModelServer::start().await, tempfile::tempdir().unwrap());
         let config = config(&model, &dir.path().join("counted"));
-        Self { _postgres: postgres, url, model, _dir: dir, config }
+        Self { postgres, url, model, _dir: dir, config }
     }
 }
 
@@ -307,7 +307,7 @@ async fn a_warm_host_goes_on_with_the_run_of_a_killed_one() {
     assert_eq!(end(&after, "moved"), end(&calm, "calm"));
     assert!(model.request_count("moved", 0) <= 2, "{}", model.request_count("moved", 0));
     let shown = status(second.dir.path());
-    assert_eq!((&shown["epoch"], &shown["hosts"][0]["active"]), (&json!(2), &json!(true)), "{shown}");
+    assert_eq!((&shown["hosts"][0]["active"], &shown["lost"]), (&json!(true), &json!(null)), "{shown}");
 
     // The killed host comes back as the warm one, and takes over when the other ends in good order.
     let first = Member::start(dir, url, ports[0], config);
@@ -354,4 +354,67 @@ async fn a_paused_host_ends_itself_and_calls_no_model() {
     assert_eq!((0..3).map(|step| model.request_count("paused", step)).collect::<Vec<_>>(), asked);
     assert_eq!(second.events(&run).await, events);
     is_numbered(&events);
+}
+
+/// The database loses what was acknowledged, as a standby does that is promoted without it: no host goes on, until the operator has put
+/// it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_the_database_lost_is_put_back_by_the_operator() {
+    let World { postgres, url, config, .. } = &World::start().await;
+    let ports = [free_port(), free_port()];
+    let mut first = Member::start(lay_out(), url, ports[0], config);
+    first.is_active();
+    let before = first.send("task:before").await;
+    first.until(&before, is_over).await;
+    let end = status(first.dir.path())["last_batch"].as_u64().unwrap();
+    let run = first.send("task:lost").await;
+    let shown = first.until(&run, is_over).await;
+    postgres.sql("agents", &format!("delete from agent_host.log where seq > {end}"));
+    let event = json!({ "event_type": "message.received", "input": { "text": "task:next" } });
+    let refused = reqwest::Client::new().post(format!("{}/api/v1/events", first.url)).json(&event).send().await;
+    // The host may be gone before the answer is read.
+    assert!(refused.is_err() || refused.is_ok_and(|answer| answer.status() == StatusCode::SERVICE_UNAVAILABLE));
+    let ended = first.child.wait().unwrap();
+    assert_eq!(ended.code(), Some(LEASE_LOST), "{}", first.log());
+    assert!(first.log().contains("engine_lost_commits"), "{}", first.log());
+
+    let mut second = Member::start(lay_out(), url, ports[1], config);
+    let began = Instant::now();
+    let waits = |readiness: &Value| {
+        let problems = readiness["problems"].to_string();
+        problems.contains("engine_lost_commits") && problems.contains(&format!("127.0.0.1:{}", ports[0]))
+    };
+    loop {
+        let readiness = match reqwest::get(format!("{}/readyz", second.url)).await {
+            Ok(answer) => answer.json().await.unwrap(),
+            Err(_) => Value::Null,
+        };
+        if waits(&readiness) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{readiness}: {}", second.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let lost = status(second.dir.path())["lost"].clone();
+    assert_eq!(lost["host"], format!("127.0.0.1:{}", ports[0]), "{lost}");
+    let repair = |dir: &Path| {
+        let output = command(dir).args(["cluster", "repair", "--json"]).env("LEDGER_PASSWORD", PASSWORD).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    let (done, said, error) = repair(first.dir.path());
+    assert!(done, "{error}");
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["log_ended"], &said["last_batch"]), (&json!(end), &lost["batch"]), "{said}");
+    let (done, _, error) = repair(first.dir.path());
+    assert!(!done && error.contains("there is nothing to repair"), "{error}");
+    // The copy of the host that waited has less: it ends, and begins from the snapshot of the repair.
+    let ended = second.child.wait().unwrap();
+    assert!(!ended.success() && second.log().contains("start the host again"), "{ended}: {}", second.log());
+    let second = Member::start(second.kill(), url, ports[1], config);
+    second.is_active();
+    assert_eq!(second.events(&run).await, shown);
+    let next = second.send("task:next").await;
+    assert_eq!(types(&second.until(&next, is_over).await).last(), Some(&"run.completed"));
+    assert_eq!(status(second.dir.path())["lost"], json!(null));
 }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use agent_host_config::Config;
 use agent_host_ledger::{ImportedLedger, LostBatch, Repair, RepairedCluster, import_ledger, repair_cluster};
-use agent_host_runs::{ClusterOptions, ClusterStatus, cluster_options, cluster_status, init_cluster};
+use agent_host_runs::{ClusterStatus, cluster_options, cluster_status, init_cluster};
 use clap::Subcommand;
 use serde_json::json;
 

@@ -1,0 +1,182 @@
+//! `cargo xtask broken`: builds of the ledger with one guarantee taken out, each of which the tests must find.
+//!
+//! The sources are copied to `target/broken/tree` and built there, so the checkout stays as it is.
+
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::{process, workspace::Workspace};
+
+/// Break the ledger of a cluster in known ways, and see that its tests notice
+///
+/// Each build lacks one guarantee; the tests of clusters must fail with it, and pass without. It takes a quarter of an hour, and
+/// PostgreSQL as the tests do. `cargo xtask test` sees that each change still applies.
+#[derive(Debug, Args)]
+pub(crate) struct Broken {
+    /// Only the builds whose name has this text
+    name: Option<String>,
+}
+
+/// The package with the tests, and its test binary.
+const TESTS: [&str; 4] = ["--package", "agent-host-ledger", "--test", "cluster"];
+/// A build that neither passes nor fails hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A build with one guarantee taken out.
+struct BrokenBuild {
+    name: &'static str,
+    file: &'static str,
+    /// A text that the file has once.
+    from: &'static str,
+    to: &'static str,
+}
+
+const BUILDS: [BrokenBuild; 7] = [
+    BrokenBuild {
+        name: "a batch overwrites that of another owner",
+        file: "host/ledger/src/cluster/log.rs",
+        from: "on conflict do nothing returning p\";",
+        to: "on conflict (p, seq) do update set epoch = excluded.epoch, frame = excluded.frame returning p\";",
+    },
+    BrokenBuild {
+        name: "a batch is acknowledged before the database has it",
+        file: "host/ledger/src/cluster/log.rs",
+        from: "self.commit(batch, epoch, position.epoch, &frame)?;",
+        to: "let _ = self.commit(batch, epoch, position.epoch, &frame);",
+    },
+    BrokenBuild {
+        name: "the batch before is not asked for",
+        file: "host/ledger/src/cluster/log.rs",
+        from: "where n.seq = 1 or exists (select 1 from agent_host.log b where b.p = n.p and b.seq = n.seq - 1 and b.epoch = $5::int8)",
+        to: "where $5::int8 >= 0",
+    },
+    BrokenBuild {
+        name: "effects begin without a lease",
+        file: "host/ledger/src/lease.rs",
+        from: "if self.left().is_zero() {",
+        to: "if false {",
+    },
+    BrokenBuild {
+        name: "a lease is taken before it is over",
+        file: "host/ledger/src/cluster/member.rs",
+        from: "if !(is_free || is_over) || self.lease.left() < self.lease.length() / 4 {",
+        to: "if self.lease.left() < self.lease.length() / 4 {",
+    },
+    BrokenBuild {
+        name: "the log is trimmed before a snapshot that nobody has read back",
+        file: "host/ledger/src/cluster/snapshots.rs",
+        from: "where p = $1::int8 and read_back_at is not null order by seq desc limit 2\";\n\nconst REMOVE_UNFINISHED",
+        to: "where p = $1::int8 order by seq desc limit 2\";\n\nconst REMOVE_UNFINISHED",
+    },
+    BrokenBuild {
+        name: "a host goes on without the batches that the database lost",
+        file: "host/ledger/src/cluster/lost.rs",
+        from: "if position.last == 0 {",
+        to: "if position.last < u64::MAX {",
+    },
+];
+
+impl Broken {
+    pub(crate) fn execute(self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
+        let wanted = |build: &&BrokenBuild| self.name.as_deref().is_none_or(|name| build.name.contains(name));
+        let builds: Vec<_> = BUILDS.iter().filter(wanted).collect();
+        anyhow::ensure!(!builds.is_empty(), "no build has such a name: {}", BUILDS.map(|build| build.name).join("; "));
+        let place = workspace.target().join("broken");
+        let tree = place.join("tree");
+        copy(workspace, &tree)?;
+        anyhow::ensure!(passes(&place, &tree)?, "the tests fail without a change: see `cargo test {}`", TESTS.join(" "));
+        println!("whole: the tests pass");
+        let mut missed = 0;
+        for build in builds {
+            let file = tree.join(build.file);
+            let whole = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+            fs::write(&file, change(build, &whole)?)?;
+            let began = Instant::now();
+            let is_missed = passes(&place, &tree);
+            fs::write(&file, whole)?;
+            let is_missed = is_missed?;
+            let outcome = if is_missed { "MISSED" } else { "found" };
+            println!("{}: {outcome} ({} s)", build.name, began.elapsed().as_secs());
+            missed += usize::from(is_missed);
+        }
+        println!("{missed} missed");
+        Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// The text of a file with the change of a build.
+fn change(build: &BrokenBuild, text: &str) -> anyhow::Result<String> {
+    let count = text.matches(build.from).count();
+    anyhow::ensure!(count == 1, "{}: {} has `{}` {count} times, not once", build.name, build.file, build.from);
+    Ok(text.replacen(build.from, build.to, 1))
+}
+
+/// Copies what git knows of the checkout, and what it would add.
+fn copy(workspace: &Workspace, tree: &Path) -> anyhow::Result<()> {
+    if tree.exists() {
+        fs::remove_dir_all(tree)?;
+    }
+    let mut git = Command::new("git");
+    git.current_dir(workspace.root()).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+    for name in process::output(&mut git)?.lines() {
+        let (from, to) = (workspace.root().join(name), tree.join(name));
+        let Some(folder) = to.parent().filter(|_| from.is_file()) else { continue };
+        fs::create_dir_all(folder)?;
+        fs::copy(&from, &to).with_context(|| format!("{} cannot be copied", from.display()))?;
+    }
+    Ok(())
+}
+
+/// True if the tests pass. A build that does not compile is an error: it says nothing of the tests.
+fn passes(place: &Path, tree: &Path) -> anyhow::Result<bool> {
+    let cargo = |arguments: &[&str]| {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.current_dir(tree).arg("test").args(TESTS).args(arguments).env("CARGO_TARGET_DIR", place.join("build"));
+        // Cargo has told us about our own package.
+        command.env_remove("CARGO_MANIFEST_DIR").env("RUSTFLAGS", "-Awarnings");
+        command
+    };
+    process::run(&mut cargo(&["--no-run"]))?;
+    let log: PathBuf = place.join("tests.log");
+    let output = fs::File::create(&log)?;
+    let errors = output.try_clone()?;
+    let mut tests = cargo(&["--", "--test-threads=4"]);
+    let mut tests = tests.process_group(0).stdout(Stdio::from(output)).stderr(Stdio::from(errors)).spawn()?;
+    let began = Instant::now();
+    loop {
+        if let Some(status) = tests.try_wait()? {
+            return Ok(status.success());
+        }
+        if began.elapsed() > PATIENCE {
+            // Cargo and the test binary.
+            let group = i32::try_from(tests.id()).ok().and_then(Pid::from_raw).context("no process")?;
+            kill_process_group(group, Signal::KILL)?;
+            tests.wait()?;
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_change_applies() {
+        let workspace = Workspace::find().unwrap();
+        for build in &BUILDS {
+            let text = fs::read_to_string(workspace.root().join(build.file)).unwrap();
+            assert_ne!(change(build, &text).unwrap(), text);
+        }
+    }
+}
