@@ -17,9 +17,42 @@ use serde::Deserialize;
 use crate::{process, workspace::Workspace};
 
 /// Seconds of CPU that a crate takes, where it is far more than [`USUAL`] (`cargo build --timings`).
-const HEAVY: [(&str, f64); 0] = [];
+const HEAVY: [(&str, f64); 32] = [
+    ("agent-host", 19.0),
+    ("agent-host-config", 14.0),
+    ("agent-host-facts", 9.0),
+    ("agent-host-harness", 13.0),
+    ("agent-host-ledger", 48.0),
+    ("agent-host-protocol", 16.0),
+    ("agent-host-providers", 14.0),
+    ("agent-host-runs", 57.0),
+    ("agent-host-sandbox", 30.0),
+    ("agent-host-server", 51.0),
+    ("aho-corasick", 7.0),
+    ("aws-lc-sys", 42.0),
+    ("cranelift-assembler-x64", 11.0),
+    ("cranelift-codegen", 140.0),
+    ("jiff", 11.0),
+    ("jsonschema", 11.0),
+    ("object", 8.0),
+    ("pulley-interpreter", 7.0),
+    ("redb", 21.0),
+    ("regex-automata", 17.0),
+    ("regex-syntax", 8.0),
+    ("rmcp", 16.0),
+    ("rustix", 7.0),
+    ("syn", 8.0),
+    ("tantivy", 20.0),
+    ("tantivy-columnar", 7.0),
+    ("tokio", 13.0),
+    ("wasmparser", 37.0),
+    ("wasmtime", 41.0),
+    ("wasmtime-environ", 27.0),
+    ("wasmtime-internal-cranelift", 24.0),
+    ("wasmtime-wasi", 10.0),
+];
 /// Seconds of CPU of any other crate.
-const USUAL: f64 = 1.0;
+const USUAL: f64 = 0.8;
 /// Steps of the bar.
 const STEPS: u64 = 1_000;
 /// No time is shown before this part of the work is done.

@@ -193,11 +193,11 @@ pub enum ClusterError {
         dir: String,
         /// Last batch of the copy.
         copy: u64,
-        /// Its epoch.
+        /// Epoch of that batch.
         copy_epoch: u64,
         /// Last batch of the log.
         log: u64,
-        /// Its epoch.
+        /// Epoch of that batch.
         log_epoch: u64,
     },
     /// A row of the log is not what was written.

@@ -1,7 +1,7 @@
 //! Acknowledged batches that the database does not have any more, as after the promotion of a standby without them.
 //!
-//! Whoever has a copy with such a batch notices: the owner with its next batch, a follower at its next look, and a host when it opens its
-//! copy. It leaves a mark in `partitions`, and from then on nobody takes the ledger, since the log would go on without the batch. The mark
+//! A host that has a copy with such a batch notices: the owner with its next batch, a follower at its next look, and any host when it opens
+//! its copy. It leaves a mark in `partitions`, and from then on nobody takes the ledger, since the log would go on without the batch. The mark
 //! is removed when the batches are put back ([`super::repair`]).
 
 use crate::{

@@ -7,7 +7,12 @@
 //! The copy must be the continuation of the log. It is where the log ends with a batch of the epoch that the last batch of the copy has:
 //! an epoch has one owner, which wrote both.
 
-use std::{fs::File, io, path::Path, time::Duration};
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use crate::{
     boundary::guard_open,
@@ -23,7 +28,7 @@ use crate::{
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     files::{BlobCopies, blobs_path, path_of},
-    postgres::{Connection, Param},
+    postgres::{Connection, Param, Row},
     rows::Reader,
     store::{database_path, open_copy, real_files},
     upkeep::{check::check, compact::CACHE_BYTES},
@@ -32,12 +37,15 @@ use crate::{
 /// Wait for the transfer of a piece.
 const TRANSFER: Duration = Duration::from_secs(30);
 const NAME: &str = "agent-host repair";
+/// Pause between looks at a lease.
+const PAUSE: Duration = Duration::from_millis(200);
 /// Part of the progress at which the copy is checked, and then its blobs are there.
 const CHECKED: f64 = 0.3;
 const BLOBS_SENT: f64 = 0.6;
 
-/// The partition, its owner where that has a lease, and the last batch of the log.
-const LOOK: &str = "select p.epoch, h.advertise, p.lost_batch, p.lost_by, l.seq, l.epoch from agent_host.partitions p \
+/// The partition, its owner where that has a lease, the last batch of the log, and the time that is left of the lease.
+const LOOK: &str = "select p.epoch, h.advertise, p.lost_batch, p.lost_by, l.seq, l.epoch, \
+    coalesce(extract(epoch from h.lease_until - clock_timestamp()) * 1000, 0)::int8 from agent_host.partitions p \
     left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation and h.lease_until > clock_timestamp() \
     left join (select p, seq, epoch from agent_host.log where p = $1::int8 order by seq desc limit 1) l on l.p = p.p \
     where p.p = $1::int8";
@@ -51,7 +59,7 @@ const GIVE_UP: &str =
 pub enum Repair {
     /// The repair is refused: that copy is the one to repair from.
     Whole,
-    /// They are lost for good.
+    /// The rest is lost for good.
     GiveUpTheRest,
 }
 
@@ -174,14 +182,24 @@ impl CopyRepair<'_> {
         Ok(repaired)
     }
 
-    /// Reads the state of the cluster, in which no host may be active.
+    /// Reads the state of the cluster, in which no host may be active. A lease that nobody renews is waited for: a host that has found
+    /// its batches lost is gone before its lease is over.
     fn look(&self, session: &mut Session) -> Result<Found, ClusterError> {
-        let rows = session.query_again(LOOK, &[Param::Int(PARTITION)])?;
         let server = &self.options.server;
-        let Some(row) = rows.first() else { return Err(ClusterError::NoCluster { server: server.to_string() }) };
-        if let Some(host) = row.text(1)? {
-            return Err(ClusterError::RepairHeld { server: server.to_string(), host: format!("the host {host}") });
+        let mut until = None;
+        loop {
+            let rows = session.query_again(LOOK, &[Param::Int(PARTITION)])?;
+            let Some(row) = rows.first() else { return Err(ClusterError::NoCluster { server: server.to_string() }) };
+            let Some(host) = row.text(1)? else { return Self::found(row) };
+            let left = Duration::from_millis(row.int(6)?.and_then(|left| u64::try_from(left).ok()).unwrap_or_default());
+            if Instant::now() > *until.get_or_insert_with(|| Instant::now() + left + PAUSE) {
+                return Err(ClusterError::RepairHeld { server: server.to_string(), host: format!("the host {host}") });
+            }
+            std::thread::sleep(PAUSE);
         }
+    }
+
+    fn found(row: &Row) -> Result<Found, ClusterError> {
         let number = |column| row.int(column).map(|value| value.and_then(|value| u64::try_from(value).ok()).unwrap_or_default());
         let log_end = Position { last: number(4)?, epoch: number(5)?, part_bytes: 0 };
         Ok(Found { epoch: row.number(0)?, lost: LostBatch::of(row.int(2)?, row.text(3)?), log_end })
