@@ -5,8 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers speaks on standard output and error")]
 
 mod bench;
-mod broken;
-mod building;
+mod build_progress;
 mod demo;
 mod deny;
 mod dist;
@@ -17,6 +16,7 @@ mod host;
 mod hostile;
 mod http;
 mod messages;
+mod mutants;
 mod process;
 mod screenshots;
 mod soak;
@@ -47,7 +47,7 @@ enum Command {
     Hostile(hostile::Hostile),
     Fuzz(fuzz::Fuzz),
     Soak(soak::Soak),
-    Broken(broken::Broken),
+    Mutants(mutants::Mutants),
     Deny(deny::Deny),
     Dist(dist::Dist),
     Docs(docs::Docs),
@@ -80,7 +80,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Hostile(hostile) => hostile.execute(&Workspace::find()?),
         Command::Fuzz(fuzz) => fuzz.execute(&Workspace::find()?),
         Command::Soak(soak) => soak.execute(&Workspace::find()?),
-        Command::Broken(broken) => broken.execute(&Workspace::find()?),
+        Command::Mutants(mutants) => mutants.execute(&Workspace::find()?),
         Command::Deny(deny) => deny.execute(&Workspace::find()?),
         Command::Dist(dist) => dist.execute(&Workspace::find()?),
         Command::Docs(docs) => docs.execute(&Workspace::find()?),

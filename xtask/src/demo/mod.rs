@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use self::answer::Answer;
 use crate::{
-    building, guests,
+    build_progress, guests,
     host::{Group, HostProcess, Start},
     http::Client,
     process,
@@ -120,7 +120,7 @@ fn build(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
     }
     // Two binaries of the whole workspace, not two packages: cargo gives a dependency the features that the selected packages
     // ask for. With another selection than that of `cargo xtask test`, the tests would compile the engine again.
-    building::build(
+    build_progress::build(
         workspace,
         &["--workspace", "--bin", "agent-host", "--bin", "demo-tools"],
         &["agent-host", "agent-host-demo-tools"],

@@ -70,7 +70,12 @@ pub(crate) async fn follow(config: &mut Config, signals: &mut Signals, output: O
 pub(super) async fn take_now(config: &Config) -> anyhow::Result<Option<Ledger>> {
     let Some(standby) = Host::join(config, env!("CARGO_PKG_VERSION")).await? else { return Ok(None) };
     let (watch, began) = (standby.watch(), Instant::now());
-    let is_stopped = move || watch.status().active.is_some() || began.elapsed() > ALONE;
+    let watched = watch.clone();
+    let is_stopped = move || watched.status().active.is_some() || began.elapsed() > ALONE;
     let taking = tokio::task::spawn_blocking(move || standby.activate(is_stopped, |_| std::process::exit(LEASE_LOST)));
-    Ok(taking.await??)
+    let taken = taking.await??;
+    match watch.status().problem {
+        Some(problem) if taken.is_none() => Err(Failure::new("cluster", problem).into()),
+        _ => Ok(taken),
+    }
 }

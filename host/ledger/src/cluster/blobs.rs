@@ -13,10 +13,8 @@ use parking_lot::Mutex;
 use crate::{
     cluster::session::Session,
     digest::Digest,
-    error::OpenError,
     files::BlobCopies,
     postgres::{Param, PostgresError},
-    rows::{Reader, Table, malformed, schema},
 };
 
 /// Bytes of a piece.
@@ -45,24 +43,6 @@ impl PostgresBlobs {
         let look = "select bytes from agent_host.blobs where sha256 = $1::bytea";
         Ok(!self.0.lock().query_again(look, &[Param::Bytes(digest)]).map_err(failed)?.is_empty())
     }
-}
-
-/// Calls `each` with every blob that a row refers to, once, and the fraction of the rows that was read.
-pub(crate) fn each_blob(reader: &Reader, mut each: impl FnMut(&Digest, f64) -> Result<(), OpenError>) -> Result<(), OpenError> {
-    let refs = reader.table(Table::BlobRefs)?;
-    let all = refs.len()?.max(1);
-    let (mut read, mut last) = (0u64, None::<Digest>);
-    for row in refs.iter()? {
-        let (key, _) = row?;
-        let (digest, ..) = schema::read_blob_ref(key.value()).ok_or_else(|| malformed(Table::BlobRefs))?;
-        read += 1;
-        if last.as_ref() != Some(digest) {
-            last = Some(*digest);
-            #[expect(clippy::cast_precision_loss, reason = "a fraction for people")]
-            each(digest, read as f64 / all as f64)?;
-        }
-    }
-    Ok(())
 }
 
 impl BlobCopies for PostgresBlobs {

@@ -4,35 +4,30 @@
 //! database before the snapshot that names them. Nothing counts before one last statement, which changes nothing where the log has a
 //! batch meanwhile.
 
-use std::{fs::File, path::Path, time::Duration};
+use std::{fs::File, path::Path};
 
 use crate::{
     boundary::guard_open,
     cluster::{
-        blobs::{PostgresBlobs, each_blob},
+        blobs::PostgresBlobs,
         log::empty_frame,
         schema::{PARTITION, TIMEOUT, check_cluster},
         session::Session,
-        snapshots::SnapshotLock,
+        source::{TRANSFER, check_source, each_blob, snapshot_lock},
     },
     cluster_error::ClusterError,
     digest::hex,
     error::{LedgerError, OpenError},
     files::{BlobCopies, blobs_path, path_of},
-    postgres::{Connection, Param, PostgresServer},
+    postgres::{Param, PostgresServer},
     rows::{FORMAT, Reader},
     store::{MissingLedger, open, read_format, real_files},
-    upkeep::{backup::digest_of, check::check, compact::CACHE_BYTES},
+    upkeep::{backup::digest_of, compact::CACHE_BYTES},
 };
 
 /// The batch that stands for the ledger that was imported.
 const FIRST: u64 = 1;
-/// Wait for the transfer of a piece.
-const TRANSFER: Duration = Duration::from_secs(30);
 const NAME: &str = "agent-host import";
-/// Part of the progress at which the ledger is checked, and then its blobs are there.
-const CHECKED: f64 = 0.3;
-const BLOBS_SENT: f64 = 0.7;
 
 /// The content of an imported ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,12 +62,7 @@ pub fn import_ledger(
     if found != FORMAT {
         return Err(ClusterError::ImportFormat { dir: dir.display().to_string(), found, format: FORMAT }.into());
     }
-    let report = check(dir, |fraction| progress(fraction * CHECKED))?;
-    if !report.is_ok() {
-        let first = report.findings.first().map_or_else(|| "pages are not intact".to_owned(), ToString::to_string);
-        let reason = format!("{} findings, first: {first}", report.findings_count);
-        return Err(ClusterError::SourceDamaged { dir: dir.display().to_string(), reason }.into());
-    }
+    check_source(dir, &mut progress)?;
     guard_open(dir, || {
         let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &real_files())?;
         if store.copied().is_some() {
@@ -109,12 +99,7 @@ struct Import<'a> {
 
 impl Import<'_> {
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Result<ImportedLedger, OpenError> {
-        let is_stopped = || false;
-        let connection = Connection::open(self.server, NAME, TRANSFER).map_err(ClusterError::from)?;
-        let lock = SnapshotLock::take(connection, &is_stopped).map_err(ClusterError::from)?;
-        let Some(mut lock) = lock else {
-            return Err(ClusterError::SnapshotBusy { server: self.server.to_string() }.into());
-        };
+        let mut lock = snapshot_lock(self.server, NAME)?;
         let (blobs, blob_bytes) = self.blobs(progress)?;
         let made_by = format!("import of {}", self.dir.display());
         let counts = lock.write(self.reader, FIRST, 0, &made_by).map_err(|error| error.of_source(self.server))?;
@@ -131,8 +116,7 @@ impl Import<'_> {
         let copies = PostgresBlobs::new(Session::new(self.server, NAME, TRANSFER));
         let root = blobs_path(self.dir);
         let (mut blobs, mut blob_bytes) = (0, 0);
-        each_blob(self.reader, |digest, fraction| {
-            progress(CHECKED + (BLOBS_SENT - CHECKED) * fraction);
+        each_blob(self.reader, progress, |digest| {
             let path = path_of(&root, digest);
             let damaged = |reason: String| {
                 let reason = format!("the blob {} {reason}", hex(digest));

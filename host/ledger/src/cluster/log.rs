@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    cluster::{lost::mark, member::Member, schema::PARTITION, session::Session},
+    cluster::{loss::mark, member::Member, schema::PARTITION, session::Session},
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     lease::Lease,

@@ -17,7 +17,7 @@ use crate::{
     cluster::{
         ClusterOptions,
         log::Position,
-        lost::{CopyEnd, LostBatch},
+        loss::{CopyEnd, LostBatch},
         schema::{PARTITION, TIMEOUT, check_clock, rights},
         session::Session,
     },

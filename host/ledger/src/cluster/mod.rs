@@ -16,7 +16,7 @@
 mod blobs;
 mod import;
 mod log;
-mod lost;
+mod loss;
 mod maker;
 mod member;
 mod pieces;
@@ -25,13 +25,14 @@ mod restore;
 mod schema;
 mod session;
 mod snapshots;
+mod source;
 mod standby;
 mod status;
 
 use std::time::Duration;
 
 pub use import::{ImportedLedger, import_ledger};
-pub use lost::LostBatch;
+pub use loss::LostBatch;
 pub use repair::{Repair, RepairedCluster, repair_cluster};
 pub use schema::init_cluster;
 pub use snapshots::SnapshotStatus;

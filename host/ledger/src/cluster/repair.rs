@@ -18,41 +18,40 @@ use crate::{
     boundary::guard_open,
     cluster::{
         ClusterOptions,
-        blobs::{PostgresBlobs, each_blob},
+        blobs::PostgresBlobs,
         log::{Position, empty_frame},
-        lost::{CopyEnd, LostBatch},
+        loss::{CopyEnd, LostBatch},
         schema::{PARTITION, TIMEOUT, check_cluster},
         session::Session,
-        snapshots::SnapshotLock,
+        source::{TRANSFER, check_source, each_blob, snapshot_lock},
     },
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     files::{BlobCopies, blobs_path, path_of},
-    postgres::{Connection, Param, Row},
+    postgres::{Param, Row},
     rows::Reader,
     store::{database_path, open_copy, real_files},
-    upkeep::{check::check, compact::CACHE_BYTES},
+    upkeep::compact::CACHE_BYTES,
 };
 
-/// Wait for the transfer of a piece.
-const TRANSFER: Duration = Duration::from_secs(30);
 const NAME: &str = "agent-host repair";
 /// Pause between looks at a lease.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Part of the progress at which the copy is checked, and then its blobs are there.
-const CHECKED: f64 = 0.3;
-const BLOBS_SENT: f64 = 0.6;
 
-/// The partition, its owner where that has a lease, the last batch of the log, and the time that is left of the lease.
+/// The partition, its owner where that has a lease, the last batch of the log, the time that is left of the lease,
+/// and the batch that the log goes on from.
 const LOOK: &str = "select p.epoch, h.advertise, p.lost_batch, p.lost_by, l.seq, l.epoch, \
-    coalesce(extract(epoch from h.lease_until - clock_timestamp()) * 1000, 0)::int8 from agent_host.partitions p \
+    coalesce(extract(epoch from h.lease_until - clock_timestamp()) * 1000, 0)::int8, p.log_first \
+    from agent_host.partitions p \
     left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation and h.lease_until > clock_timestamp() \
     left join (select p, seq, epoch from agent_host.log where p = $1::int8 order by seq desc limit 1) l on l.p = p.p \
     where p.p = $1::int8";
 
-/// Removes the mark of a host whose batches are given up.
-const GIVE_UP: &str =
-    "update agent_host.partitions set lost_batch = null, lost_by = null where p = $1::int8 and epoch = $2::int8";
+/// Removes the mark and begins a new epoch, so that the host whose batches are given up cannot leave it again. Nothing where somebody has
+/// taken the ledger since it had the epoch `$2`.
+const GIVE_UP: &str = "with taken as (update agent_host.partitions set epoch = epoch + 1 + floor(random() * 1000000)::int8, owner = null, \
+    incarnation = null, lost_batch = null, lost_by = null where p = $1::int8 and epoch = $2::int8 returning epoch) \
+    insert into agent_host.log (p, seq, epoch, frame) select $1::int8, $3::int8, taken.epoch, $4::bytea from taken returning seq";
 
 /// The handling of batches that the log lost, and only another copy has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,9 +77,11 @@ pub struct RepairedCluster {
     pub missing_blobs: u64,
 }
 
-/// The cluster as the repair finds it.
-struct Found {
+/// The cluster before the repair.
+struct ClusterState {
     epoch: u64,
+    /// The batch that a copy must have for the log to go on from it.
+    log_first: u64,
     lost: Option<LostBatch>,
     log_end: Position,
 }
@@ -104,15 +105,7 @@ pub fn repair_cluster(
     if !database_path(dir).exists() {
         return Err(OpenError::NoLedger { dir: dir.to_owned() });
     }
-    // Before anything is sent: the copy is closed, and it is one.
-    let store = open_copy(dir, CACHE_BYTES, cluster.seed, &real_files())?;
-    store.close()?;
-    let report = check(dir, |fraction| progress(fraction * CHECKED))?;
-    if !report.is_ok() {
-        let first = report.findings.first().map_or_else(|| "pages are not intact".to_owned(), ToString::to_string);
-        let reason = format!("{} findings, first: {first}", report.findings_count);
-        return Err(ClusterError::SourceDamaged { dir: dir.display().to_string(), reason }.into());
-    }
+    check_source(dir, &mut progress)?;
     guard_open(dir, || {
         let store = open_copy(dir, CACHE_BYTES, cluster.seed, &real_files())?;
         let (last, epoch) = store.copied().unwrap_or_default();
@@ -145,82 +138,94 @@ impl CopyRepair<'_> {
             Err(ClusterError::LostCommits { .. }) => false,
             Err(error) => return Err(error.into()),
         };
-        let found = self.look(session)?;
-        let more = found.lost.clone().filter(|lost| lost.batch > self.position.last);
+        let state = self.look(session)?;
+        let more = state.lost.clone().filter(|lost| lost.batch > self.position.last);
         if let (Repair::Whole, Some(lost)) = (repair, &more) {
             let (copy, batch, host) = (self.position.last, lost.batch, lost.host.clone());
             return Err(ClusterError::RepairBehind { dir: end.dir, copy, batch, host }.into());
         }
         let mut repaired = RepairedCluster {
-            log_ended: found.log_end.last,
-            last_batch: found.log_end.last,
+            log_ended: state.log_end.last,
+            last_batch: state.log_end.last,
             given_up: more,
             blobs: 0,
             missing_blobs: 0,
         };
-        if is_there {
+        // A copy that ends before the log goes on from is only behind.
+        if is_there || self.position.last < state.log_first {
             if repaired.given_up.is_none() {
                 return Err(ClusterError::NothingLost { server: server.to_string(), copy: self.position.last }.into());
             }
-            let params = [Param::Int(PARTITION), Param::number(found.epoch)];
-            session.query_again(GIVE_UP, &params).map_err(ClusterError::from)?;
-            return Ok(repaired);
+            let next = state.log_end.last + 1;
+            let frame = empty_frame(self.seed, next);
+            let params = [Param::Int(PARTITION), Param::number(state.epoch), Param::number(next), Param::Bytes(&frame)];
+            let begun = session.query(GIVE_UP, &params).map_err(ClusterError::from)?;
+            return if begun.is_empty() { Err(self.is_held("another host")) } else { Ok(repaired) };
         }
-        if found.log_end.epoch != self.position.epoch || found.log_end.last >= self.position.last {
+        if state.log_end.epoch != self.position.epoch || state.log_end.last >= self.position.last {
             return Err(ClusterError::RepairForked {
                 server: server.to_string(),
                 dir: end.dir,
                 copy: self.position.last,
                 copy_epoch: self.position.epoch,
-                log: found.log_end.last,
-                log_epoch: found.log_end.epoch,
+                log: state.log_end.last,
+                log_epoch: state.log_end.epoch,
             }
             .into());
         }
-        self.put_back(&found, &mut repaired, progress)?;
+        self.put_back(&state, &mut repaired, progress)?;
         progress(1.0);
         Ok(repaired)
     }
 
+    fn is_held<E: From<ClusterError>>(&self, host: &str) -> E {
+        ClusterError::RepairHeld { server: self.options.server.to_string(), host: host.to_owned() }.into()
+    }
+
     /// Reads the state of the cluster, in which no host may be active. A lease that nobody renews is waited for: a host that has found
     /// its batches lost is gone before its lease is over.
-    fn look(&self, session: &mut Session) -> Result<Found, ClusterError> {
+    fn look(&self, session: &mut Session) -> Result<ClusterState, ClusterError> {
         let server = &self.options.server;
         let mut until = None;
         loop {
             let rows = session.query_again(LOOK, &[Param::Int(PARTITION)])?;
             let Some(row) = rows.first() else { return Err(ClusterError::NoCluster { server: server.to_string() }) };
-            let Some(host) = row.text(1)? else { return Self::found(row) };
+            let Some(host) = row.text(1)? else { return Self::state(row) };
             let left = Duration::from_millis(row.int(6)?.and_then(|left| u64::try_from(left).ok()).unwrap_or_default());
             if Instant::now() > *until.get_or_insert_with(|| Instant::now() + left + PAUSE) {
-                return Err(ClusterError::RepairHeld { server: server.to_string(), host: format!("the host {host}") });
+                return Err(self.is_held(&format!("the host {host}")));
             }
             std::thread::sleep(PAUSE);
         }
     }
 
-    fn found(row: &Row) -> Result<Found, ClusterError> {
+    fn state(row: &Row) -> Result<ClusterState, ClusterError> {
         let number = |column| row.int(column).map(|value| value.and_then(|value| u64::try_from(value).ok()).unwrap_or_default());
         let log_end = Position { last: number(4)?, epoch: number(5)?, part_bytes: 0 };
-        Ok(Found { epoch: row.number(0)?, lost: LostBatch::of(row.int(2)?, row.text(3)?), log_end })
+        Ok(ClusterState {
+            epoch: row.number(0)?,
+            log_first: row.number(7)?,
+            lost: LostBatch::of(row.int(2)?, row.text(3)?),
+            log_end,
+        })
     }
 
-    fn put_back(&self, found: &Found, repaired: &mut RepairedCluster, progress: &mut dyn FnMut(f64)) -> Result<(), OpenError> {
+    fn put_back(
+        &self,
+        state: &ClusterState,
+        repaired: &mut RepairedCluster,
+        progress: &mut dyn FnMut(f64),
+    ) -> Result<(), OpenError> {
         let server = &self.options.server;
-        let is_stopped = || false;
-        let connection = Connection::open(server, NAME, TRANSFER).map_err(ClusterError::from)?;
-        let lock = SnapshotLock::take(connection, &is_stopped).map_err(ClusterError::from)?;
-        let Some(mut lock) = lock else {
-            return Err(ClusterError::SnapshotBusy { server: server.to_string() }.into());
-        };
+        let mut lock = snapshot_lock(server, NAME)?;
         self.blobs(repaired, progress)?;
         let Position { last, epoch, .. } = self.position;
         let made_by = format!("repair from the copy of {}", self.options.advertise);
         let counts = lock.write(self.reader, last, epoch, &made_by).map_err(|error| error.of_source(server))?;
         let frames = [empty_frame(self.seed, last), empty_frame(self.seed, last + 1)];
-        let is_done = lock.finish_repair(found.epoch, last, epoch, counts, &frames).map_err(|error| error.of_source(server))?;
+        let is_done = lock.finish_repair(state.epoch, last, epoch, counts, &frames).map_err(|error| error.of_source(server))?;
         if !is_done {
-            return Err(ClusterError::RepairHeld { server: server.to_string(), host: "another host".to_owned() }.into());
+            return Err(self.is_held("another host"));
         }
         repaired.last_batch = last;
         // What is left here is removed with the next snapshot.
@@ -235,8 +240,7 @@ impl CopyRepair<'_> {
         let copies = PostgresBlobs::new(Session::new(&self.options.server, NAME, TRANSFER));
         let root = blobs_path(self.dir);
         let failed = |error: io::Error| LedgerError::Storage(error.to_string().into());
-        each_blob(self.reader, |digest, fraction| {
-            progress(CHECKED + (BLOBS_SENT - CHECKED) * fraction);
+        each_blob(self.reader, progress, |digest| {
             if copies.has(digest).map_err(failed)? {
                 return Ok(());
             }

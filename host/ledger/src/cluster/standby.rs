@@ -9,7 +9,7 @@ use crate::{
         ClusterOptions,
         blobs::PostgresBlobs,
         log::{Position, PostgresLog, begin_epoch, read_frames},
-        lost::CopyEnd,
+        loss::CopyEnd,
         maker::{MakerOptions, SnapshotMaker},
         member::Member,
         restore::CopyPlace,

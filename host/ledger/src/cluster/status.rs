@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{
-        lost::LostBatch,
+        loss::LostBatch,
         schema::{PARTITION, TIMEOUT, check_cluster, first},
         session::Session,
         snapshots::{SnapshotStatus, list},

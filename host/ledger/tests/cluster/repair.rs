@@ -150,7 +150,22 @@ async fn where_the_copy_with_most_is_gone_the_rest_is_given_up_by_a_word() {
     let repaired = repaired.unwrap();
     assert_eq!((repaired.log_ended, repaired.last_batch), (end, end));
     assert_eq!(repaired.given_up.unwrap().host, "b:1");
+    // The host whose batches were given up holds nobody up, also before another one has taken the ledger.
+    let error = Standby::join(host_options(b.path()), &member(&url, "b:1")).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::LostCommits { .. })), "{error}");
+    assert_eq!(lost(&url), None);
     new_run(&active(c.path(), &url, "c:1")).await;
+    // A copy that the trimmed log goes on behind has lost nothing.
+    let last = last_batch(shared(), &database);
+    let ledger = active(a.path().join("new").as_path(), &url, "a:1");
+    new_run(&ledger).await;
+    ledger.close().await.unwrap();
+    shared().sql(
+        &database,
+        &format!("update agent_host.partitions set log_first = {last} + 1; delete from agent_host.log where seq <= {last}"),
+    );
+    let error = repair(&url, c.path(), Repair::Whole).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::NothingLost { .. })), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
-//! `cargo xtask broken`: builds of the ledger with one guarantee taken out, each of which the tests must find.
+//! `cargo xtask mutants`: the ledger of a cluster with one guarantee taken out, which the tests must catch.
 //!
-//! The sources are copied to `target/broken/tree` and built there, so the checkout stays as it is.
+//! The sources are copied to `target/mutants/tree` and built there, so the checkout stays as it is.
 
 use std::{
     fs,
@@ -16,13 +16,12 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::{process, workspace::Workspace};
 
-/// Break the ledger of a cluster in known ways, and see that its tests notice
+/// Take one guarantee out of the ledger of a cluster, and see that its tests catch it
 ///
-/// Each build lacks one guarantee; the tests of clusters must fail with it, and pass without. It takes a quarter of an hour, and
-/// PostgreSQL as the tests do. `cargo xtask test` sees that each change still applies.
+/// The tests of clusters must fail with each change, and pass without. It takes a quarter of an hour, and PostgreSQL as the tests do. `cargo xtask test` sees that each change still applies.
 #[derive(Debug, Args)]
-pub(crate) struct Broken {
-    /// Only the builds whose name has this text
+pub(crate) struct Mutants {
+    /// Only the mutants whose name has this text
     name: Option<String>,
 }
 
@@ -31,8 +30,8 @@ const TESTS: [&str; 4] = ["--package", "agent-host-ledger", "--test", "cluster"]
 /// A build that neither passes nor fails hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A build with one guarantee taken out.
-struct BrokenBuild {
+/// A change that takes one guarantee out.
+struct Mutant {
     name: &'static str,
     file: &'static str,
     /// A text that the file has once.
@@ -40,72 +39,72 @@ struct BrokenBuild {
     to: &'static str,
 }
 
-const BUILDS: [BrokenBuild; 7] = [
-    BrokenBuild {
+const MUTANTS: [Mutant; 7] = [
+    Mutant {
         name: "a batch overwrites that of another owner",
         file: "host/ledger/src/cluster/log.rs",
         from: "on conflict do nothing returning p\";",
         to: "on conflict (p, seq) do update set epoch = excluded.epoch, frame = excluded.frame returning p\";",
     },
-    BrokenBuild {
+    Mutant {
         name: "a batch is acknowledged before the database has it",
         file: "host/ledger/src/cluster/log.rs",
         from: "self.commit(batch, epoch, position.epoch, &frame)?;",
         to: "let _ = self.commit(batch, epoch, position.epoch, &frame);",
     },
-    BrokenBuild {
+    Mutant {
         name: "the batch before is not asked for",
         file: "host/ledger/src/cluster/log.rs",
         from: "where n.seq = 1 or exists (select 1 from agent_host.log b where b.p = n.p and b.seq = n.seq - 1 and b.epoch = $5::int8)",
         to: "where $5::int8 >= 0",
     },
-    BrokenBuild {
+    Mutant {
         name: "effects begin without a lease",
         file: "host/ledger/src/lease.rs",
         from: "if self.left().is_zero() {",
         to: "if false {",
     },
-    BrokenBuild {
+    Mutant {
         name: "a lease is taken before it is over",
         file: "host/ledger/src/cluster/member.rs",
         from: "if !(is_free || is_over) || self.lease.left() < self.lease.length() / 4 {",
         to: "if self.lease.left() < self.lease.length() / 4 {",
     },
-    BrokenBuild {
+    Mutant {
         name: "the log is trimmed before a snapshot that nobody has read back",
         file: "host/ledger/src/cluster/snapshots.rs",
         from: "where p = $1::int8 and read_back_at is not null order by seq desc limit 2\";\n\nconst REMOVE_UNFINISHED",
         to: "where p = $1::int8 order by seq desc limit 2\";\n\nconst REMOVE_UNFINISHED",
     },
-    BrokenBuild {
+    Mutant {
         name: "a host goes on without the batches that the database lost",
-        file: "host/ledger/src/cluster/lost.rs",
+        file: "host/ledger/src/cluster/loss.rs",
         from: "if position.last == 0 {",
         to: "if position.last < u64::MAX {",
     },
 ];
 
-impl Broken {
+impl Mutants {
     pub(crate) fn execute(self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
-        let wanted = |build: &&BrokenBuild| self.name.as_deref().is_none_or(|name| build.name.contains(name));
-        let builds: Vec<_> = BUILDS.iter().filter(wanted).collect();
-        anyhow::ensure!(!builds.is_empty(), "no build has such a name: {}", BUILDS.map(|build| build.name).join("; "));
-        let place = workspace.target().join("broken");
+        let wanted = |mutant: &&Mutant| self.name.as_deref().is_none_or(|name| mutant.name.contains(name));
+        let mutants: Vec<_> = MUTANTS.iter().filter(wanted).collect();
+        anyhow::ensure!(!mutants.is_empty(), "no mutant has such a name: {}", MUTANTS.map(|mutant| mutant.name).join("; "));
+        let place = workspace.target().join("mutants");
         let tree = place.join("tree");
         copy(workspace, &tree)?;
         anyhow::ensure!(passes(&place, &tree)?, "the tests fail without a change: see `cargo test {}`", TESTS.join(" "));
         println!("whole: the tests pass");
         let mut missed = 0;
-        for build in builds {
-            let file = tree.join(build.file);
+        for mutant in mutants {
+            let file = tree.join(mutant.file);
             let whole = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
-            fs::write(&file, change(build, &whole)?)?;
+            fs::write(&file, change(mutant, &whole)?)?;
             let began = Instant::now();
             let is_missed = passes(&place, &tree);
             fs::write(&file, whole)?;
             let is_missed = is_missed?;
-            let outcome = if is_missed { "MISSED" } else { "found" };
-            println!("{}: {outcome} ({} s)", build.name, began.elapsed().as_secs());
+            let outcome = if is_missed { "MISSED" } else { "caught" };
+            println!("{}: {outcome} ({} s)", mutant.name, began.elapsed().as_secs());
             missed += usize::from(is_missed);
         }
         println!("{missed} missed");
@@ -113,11 +112,11 @@ impl Broken {
     }
 }
 
-/// The text of a file with the change of a build.
-fn change(build: &BrokenBuild, text: &str) -> anyhow::Result<String> {
-    let count = text.matches(build.from).count();
-    anyhow::ensure!(count == 1, "{}: {} has `{}` {count} times, not once", build.name, build.file, build.from);
-    Ok(text.replacen(build.from, build.to, 1))
+/// The text of a file with the change of a mutant.
+fn change(mutant: &Mutant, text: &str) -> anyhow::Result<String> {
+    let count = text.matches(mutant.from).count();
+    anyhow::ensure!(count == 1, "{}: {} has `{}` {count} times, not once", mutant.name, mutant.file, mutant.from);
+    Ok(text.replacen(mutant.from, mutant.to, 1))
 }
 
 /// Copies what git knows of the checkout, and what it would add.
@@ -174,9 +173,9 @@ mod tests {
     #[test]
     fn each_change_applies() {
         let workspace = Workspace::find().unwrap();
-        for build in &BUILDS {
-            let text = fs::read_to_string(workspace.root().join(build.file)).unwrap();
-            assert_ne!(change(build, &text).unwrap(), text);
+        for mutant in &MUTANTS {
+            let text = fs::read_to_string(workspace.root().join(mutant.file)).unwrap();
+            assert_ne!(change(mutant, &text).unwrap(), text);
         }
     }
 }

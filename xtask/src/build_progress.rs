@@ -237,12 +237,12 @@ mod tests {
         work.message(&artifact("registry+https://index#serde@1.0.228", "lib", true));
         assert!((work.fraction() - weight("serde") / work.total).abs() < 1e-9);
         assert_eq!(work.left(Duration::from_secs(60)), None, "what was there says nothing of what is left");
-        work.message(&artifact("path+file:///work/host/server#agent-host-server@0.1.0", "lib", false));
+        work.message(&artifact("path+file:///source/host/server#agent-host-server@0.1.0", "lib", false));
         let left = work.left(Duration::from_secs(60)).unwrap().as_secs_f64();
         let rest = weight("wasmtime") + weight("xtask");
         assert!((left - 60.0 * rest / weight("agent-host-server")).abs() < 1e-6, "{left}");
         work.message(&artifact("registry+https://index#wasmtime@48.0.0", "lib", false));
-        work.message(&artifact("path+file:///work/xtask#0.1.0", "bin", false));
+        work.message(&artifact("path+file:///source/xtask#0.1.0", "bin", false));
         work.message(&artifact("registry+https://index#another@1.0.0", "lib", false));
         assert_eq!((work.fraction(), work.left(Duration::from_secs(60))), (1.0, Some(Duration::ZERO)));
     }
