@@ -192,10 +192,7 @@ async fn an_embedded_ledger_goes_on_in_a_cluster() {
     let before = embedded.until(&run, is_over).await;
     let data = embedded.dir.path().join("data");
     let cluster = tempfile::tempdir().unwrap();
-    let file = format!(
-        "[server]\nledger = \"{url}\"\n[cluster]\nadvertise = \"127.0.0.1:1\"\npassword = {{ env = \"LEDGER_PASSWORD\" }}\n"
-    );
-    fs::write(cluster.path().join("agent-host.toml"), file).unwrap();
+    command_line_of(url, cluster.path());
     let import = || {
         let output = command(cluster.path())
             .args(["cluster", "import", "--json"])
@@ -248,10 +245,7 @@ fn database(postgres: &Postgres) -> String {
     postgres.create("agents");
     let url = postgres.url("agents").replace(&format!(":{PASSWORD}"), "");
     let dir = tempfile::tempdir().unwrap();
-    let file = format!(
-        "[server]\nledger = \"{url}\"\n[cluster]\nadvertise = \"127.0.0.1:1\"\npassword = {{ env = \"LEDGER_PASSWORD\" }}\n"
-    );
-    fs::write(dir.path().join("agent-host.toml"), file).unwrap();
+    command_line_of(&url, dir.path());
     let cluster =
         |what: &str| command(dir.path()).args(["cluster", what, "--json"]).env("LEDGER_PASSWORD", PASSWORD).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -265,6 +259,14 @@ fn database(postgres: &Postgres) -> String {
         assert!(!format!("{}{}", text(&output.stdout), text(&output.stderr)).contains(PASSWORD));
     }
     url
+}
+
+/// A configuration for commands, which no host is started with.
+fn command_line_of(url: &str, dir: &Path) {
+    let file = format!(
+        "[server]\nledger = \"{url}\"\n[cluster]\nadvertise = \"127.0.0.1:1\"\npassword = {{ env = \"LEDGER_PASSWORD\" }}\n"
+    );
+    fs::write(dir.join("agent-host.toml"), file).unwrap();
 }
 
 fn status(dir: &Path) -> Value {
@@ -399,6 +401,12 @@ async fn what_the_database_lost_is_put_back_by_the_operator() {
     }
     let lost = status(second.dir.path())["lost"].clone();
     assert_eq!(lost["host"], format!("127.0.0.1:{}", ports[0]), "{lost}");
+    // A command that needs the ledger says so too.
+    let commands = tempfile::tempdir().unwrap();
+    command_line_of(url, commands.path());
+    let keys = command(commands.path()).args(["keys", "list", "--json"]).env("LEDGER_PASSWORD", PASSWORD).output().unwrap();
+    let said = String::from_utf8_lossy(&keys.stderr);
+    assert!(!keys.status.success() && said.contains("engine_lost_commits"), "{said}");
     let repair = |dir: &Path| {
         let output = command(dir).args(["cluster", "repair", "--json"]).env("LEDGER_PASSWORD", PASSWORD).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

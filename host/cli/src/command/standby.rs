@@ -12,7 +12,7 @@ use agent_host_config::Config;
 use agent_host_runs::{Host, Ledger, cluster_secret};
 use agent_host_server::ClusterListeners;
 
-use crate::{output::Output, settings::local_url, signals::Signals};
+use crate::{failure::Failure, output::Output, settings::local_url, signals::Signals};
 
 /// The exit code of a host that does not hold the ledger any more: whoever watches over it starts it again, as a warm one.
 pub(crate) const LEASE_LOST: i32 = 75;
