@@ -30,7 +30,7 @@ use crate::{
     record::{Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
     rows::{AuditRow, Reader, View, Views, bounded},
     store::{Files, Log, LogSource, MergeEvents, MissingLedger, OpenedStore, Store, io_error, open, real_files},
-    writer::{Commits, Counters, MergeFailure, Queue, Shared, Watch, Writer, WriterEnd},
+    writer::{Commits, Counters, MergeFailure, Queue, QueueShare, Shared, Watch, Writer, WriterEnd},
 };
 
 /// A ledger. Clones are handles to the same one.
@@ -270,7 +270,7 @@ impl Ledger {
         let shared = self.shared();
         shared.check_lease()?;
         let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
-        shared.queue.push(operation, place).map_err(|_| shared.unavailable())
+        shared.queue.push(operation, place, None).map_err(|_| shared.unavailable())
     }
 
     /// Accepts a new event and creates its runs. All of it is durable when this function returns.
@@ -294,7 +294,7 @@ impl Ledger {
             operation.state = admitted;
             Operation::Accept(operation)
         };
-        self.admit_with_state(state, bytes, admit).await?;
+        self.admit_with_state(state, bytes, None, admit).await?;
         match self.answer(answer).await? {
             AcceptAnswer::New { event_no, first_run_no, transcript_seq } => {
                 let runs = runs.into_iter().zip(first_run_no..).map(|(run, run_no)| RunRecord { run_no, run }).collect();
@@ -318,6 +318,26 @@ impl Ledger {
     /// [`LedgerError::QuotaExceeded`], [`LedgerError::Storage`], and [`LedgerError::Conflict`] if the expected value was
     /// itself refused meanwhile.
     pub fn submit(&self, write: RunWrite) -> impl Future<Output = Result<Commit, LedgerError>> + Send + use<'_> {
+        self.submit_in(None, write)
+    }
+
+    /// As [`Ledger::submit`], in a share of the queue: waits until what was submitted in it before leaves room.
+    ///
+    /// # Errors
+    /// Those of [`Ledger::submit`].
+    pub fn submit_within<'a>(
+        &'a self,
+        share: &'a QueueShare,
+        write: RunWrite,
+    ) -> impl Future<Output = Result<Commit, LedgerError>> + Send + use<'a> {
+        self.submit_in(Some(share), write)
+    }
+
+    fn submit_in<'a>(
+        &'a self,
+        share: Option<&'a QueueShare>,
+        write: RunWrite,
+    ) -> impl Future<Output = Result<Commit, LedgerError>> + Send + use<'a> {
         // Before the future: a write is large, and each future that it is passed to has room for it.
         let prepared = WriteOperation::prepare(write, &self.shared().blobs);
         async move {
@@ -326,7 +346,7 @@ impl Ledger {
                 operation.state = admitted;
                 Operation::Write(operation)
             };
-            self.admit_with_state(state, bytes, admit).await?;
+            self.admit_with_state(state, bytes, share, admit).await?;
             Ok(Commit { answer, shared: Arc::clone(self.shared()) })
         }
     }
@@ -336,12 +356,17 @@ impl Ledger {
         &self,
         state: Vec<StateWrite>,
         bytes: usize,
+        share: Option<&QueueShare>,
         make: impl FnOnce(Option<AdmittedValues>) -> Operation,
     ) -> Result<(), LedgerError> {
         let shared = self.shared();
         shared.check_lease()?;
+        let mut of_share = match share {
+            Some(share) => Some(share.room(bytes).await.map_err(|_| shared.unavailable())?),
+            None => None,
+        };
         let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
-        let push = |operation| shared.queue.push(operation, place).map_err(|_| shared.unavailable());
+        let mut push = |operation| shared.queue.push(operation, place, of_share.take()).map_err(|_| shared.unavailable());
         let admitted = if state.is_empty() {
             push(make(None))
         } else {

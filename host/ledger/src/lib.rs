@@ -117,4 +117,4 @@ pub use upkeep::{
     restore::{RestoreReport, restore},
     salvage::{Missing, SalvageReport, salvage},
 };
-pub use writer::Watch;
+pub use writer::{QueueShare, Watch};

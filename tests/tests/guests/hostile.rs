@@ -514,6 +514,32 @@ async fn a_hundred_honest_runs_beside_guests_that_call_without_end_are_answered_
 }
 
 #[tokio::test]
+async fn what_guests_emit_without_end_is_no_long_line_before_other_writes() {
+    const GUESTS: usize = 8;
+    /// The share of a run in the queue, as small writes.
+    const SHARE: usize = 8;
+    /// Writes of the host itself: audit records, usage of keys.
+    const OTHERS: usize = 16;
+    let world = World::with(&["hostile"], limits(), vec![bound(HOSTILE)]).await;
+    let mut guests = Vec::new();
+    for _ in 0..GUESTS {
+        guests.push(world.send(Envelope::message("emit-n 1000000000", "api")).await);
+    }
+    let emitted = || guests.iter().map(|id| world.host.ledger().run(*id).unwrap().unwrap().run.last_sequence).sum::<u64>();
+    let (began, mut longest) = (Instant::now(), 0);
+    while emitted() < 20_000 {
+        assert!(began.elapsed() < Duration::from_secs(60), "they have emitted {}", emitted());
+        longest = longest.max(world.host.ledger().activity().waiting);
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    }
+    assert!((1..=GUESTS * SHARE + OTHERS).contains(&longest), "{longest} writes waited");
+    for id in guests {
+        world.host.cancel(id, "enough".into()).await.unwrap();
+    }
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
 async fn ten_honest_runs_beside_150_that_compute_are_answered_soon() {
     let slowest = slowest_beside("loop", 150, 10).await;
     assert!(slowest < BESIDE_OTHERS, "the slowest took {slowest:?}");

@@ -77,9 +77,11 @@ pub(crate) enum Provider {
     Scripted,
     /// OpenAI; the key is in the environment, as OPENAI_API_KEY
     Openai,
+    /// Anthropic; the key is in the environment, as ANTHROPIC_API_KEY
+    Anthropic,
     /// Gemini of Google; the key is in the environment, as GEMINI_API_KEY
     Gemini,
-    /// A server of this machine or another that speaks the API of OpenAI, such as Ollama or vLLM
+    /// A server with the API of OpenAI, such as Ollama or vLLM
     Compatible,
 }
 
@@ -88,6 +90,7 @@ impl Provider {
     const fn key_variable(self) -> Option<&'static str> {
         match self {
             Self::Openai => Some("OPENAI_API_KEY"),
+            Self::Anthropic => Some("ANTHROPIC_API_KEY"),
             Self::Gemini => Some("GEMINI_API_KEY"),
             Self::Scripted | Self::Compatible => None,
         }
@@ -225,8 +228,8 @@ impl Init {
             ("--provider", self.provider.is_some() && provider.is_none(), "an agent with a model: --agent local-agent"),
             (
                 "--model",
-                self.model.is_some() && !matches!(provider, Some(Provider::Openai | Provider::Gemini | Provider::Compatible)),
-                "a provider with models: --provider openai, gemini or compatible",
+                self.model.is_some() && provider.is_none_or(|provider| provider == Provider::Scripted),
+                "a provider with models: --provider openai, anthropic, gemini or compatible",
             ),
             (
                 "--base-url",
@@ -369,7 +372,7 @@ mod tests {
             Line::try_parse_from(words).unwrap().init.choices().map_err(|error| error.to_string())
         };
         for (line, needs) in [
-            ("--model llama3.2", "--provider openai, gemini or compatible"),
+            ("--model llama3.2", "--provider openai, anthropic, gemini or compatible"),
             ("--provider openai --base-url http://127.0.0.1:1/v1", "--provider compatible"),
             ("--agent echo --provider openai", "--agent local-agent"),
         ] {

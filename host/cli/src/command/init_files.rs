@@ -24,6 +24,8 @@ delay_ms = 10
 
 /// A model of OpenAI where none is named.
 const OPENAI_MODEL: &str = "gpt-4o-mini";
+/// A model of Anthropic where none is named.
+const ANTHROPIC_MODEL: &str = "claude-sonnet-4-5";
 /// A model of Gemini where none is named.
 const GEMINI_MODEL: &str = "gemini-flash-latest";
 /// A model of a compatible server where none is named.
@@ -96,6 +98,12 @@ fn model_text(choice: &ModelChoice) -> String {
              api_key = {{ env = \"OPENAI_API_KEY\" }}   # the name of the variable, never the key itself\n\
              # price = {{ input = 2.5, output = 10.0 }}   # for a million tokens: runs then show their cost\n",
             named(OPENAI_MODEL)
+        ),
+        Provider::Anthropic => format!(
+            "provider = \"anthropic\"\n\
+             model = {}\n\
+             api_key = {{ env = \"ANTHROPIC_API_KEY\" }}   # the name of the variable, never the key itself\n",
+            named(ANTHROPIC_MODEL)
         ),
         Provider::Gemini => format!(
             "provider = \"gemini\"\n\

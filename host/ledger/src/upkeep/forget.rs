@@ -228,7 +228,7 @@ impl Ledger {
             operation.state = admitted;
             Operation::ForgetConversation(operation)
         };
-        self.admit_with_state(state, FORGET_AT_ONCE * 64, admit).await?;
+        self.admit_with_state(state, FORGET_AT_ONCE * 64, None, admit).await?;
         self.answer(answer).await
     }
 }

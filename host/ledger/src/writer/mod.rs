@@ -6,6 +6,7 @@ mod thread;
 mod watch;
 
 pub(crate) use queue::Queue;
+pub use queue::QueueShare;
 pub(crate) use shared::{Commits, Counters, MergeFailure, Shared, WriterEnd};
 pub(crate) use thread::Writer;
 pub use watch::Watch;

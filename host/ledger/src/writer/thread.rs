@@ -103,11 +103,13 @@ impl Writer {
             let mut batch = Batch::new(&mut self.memory, &reader, &mut self.rows);
             while count < self.bounds.batch_operations
                 && batch.bytes() < self.bounds.batch_bytes
-                && let Some(queued) = waiting.next()
+                && let Some(QueuedOperation { operation, place, of_share }) = waiting.next()
             {
-                units += queued.place.units();
+                units += place.units();
                 count += 1;
-                apply(&mut batch, queued.operation);
+                // Its run may queue another one, for the next batch.
+                drop(of_share);
+                apply(&mut batch, operation);
             }
             let (mut outcome, finished) = batch.finish();
             let written = match finished {

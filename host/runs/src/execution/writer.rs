@@ -15,7 +15,9 @@ use std::{
 };
 
 use agent_host_facts::record::Limit;
-use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, NewContext, RunChange, RunRecord, RunWrite, StateWrite};
+use agent_host_ledger::{
+    AuditRecord, Commit, Ledger, LedgerError, NewContext, QueueShare, RunChange, RunRecord, RunWrite, StateWrite,
+};
 use agent_host_protocol::{ApiError, ErrorCode, EventSource, Run, RunId, encoded::json_string, run::Terminal, time};
 use futures_util::{TryFutureExt, future::BoxFuture};
 use parking_lot::Mutex;
@@ -75,6 +77,15 @@ impl RunWriter {
     /// Admits a write. The write is durable when the commit resolves; every later write of the run comes after it.
     pub(crate) fn append(&self, write: RunWrite) -> impl Future<Output = Result<Commit, LedgerError>> + Send + use<'_> {
         self.ledger.submit(RunWrite { run_no: self.run_no, claim: self.claim, ..write })
+    }
+
+    /// As [`Self::append`], in a share of the ledger's queue.
+    fn append_within<'a>(
+        &'a self,
+        share: &'a QueueShare,
+        write: RunWrite,
+    ) -> impl Future<Output = Result<Commit, LedgerError>> + Send + use<'a> {
+        self.ledger.submit_within(share, RunWrite { run_no: self.run_no, claim: self.claim, ..write })
     }
 
     /// Writes durably; gives the run as it is then.
@@ -213,7 +224,7 @@ impl<'a> Submission<'a> {
             None => write,
         };
         self.parts = Some((start, audit, taken));
-        Ok(writer.writer.append(write))
+        Ok(writer.writer.append_within(&writer.share, write))
     }
 }
 
@@ -230,6 +241,8 @@ impl Drop for Submission<'_> {
 pub(crate) struct ExecutionWriter {
     writer: RunWriter,
     ledger: Ledger,
+    /// The share of the run in the ledger's queue.
+    share: QueueShare,
     journal: Arc<Journal>,
     /// The place of transcript items; `None` for a run without a conversation.
     place: Option<ItemPlace>,
@@ -257,6 +270,7 @@ impl ExecutionWriter {
         Self {
             writer,
             ledger,
+            share: QueueShare::default(),
             journal,
             place,
             last_sequence: AtomicU64::new(last_sequence),
