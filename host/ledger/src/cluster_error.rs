@@ -92,6 +92,36 @@ pub enum ClusterError {
         /// The address.
         advertise: String,
     },
+    /// No host has the address.
+    #[error("the cluster in {server} has no host at `{advertise}` that is alive; `agent-host cluster status` lists the hosts")]
+    NoSuchHost {
+        /// The database.
+        server: String,
+        /// The address.
+        advertise: String,
+    },
+    /// No other host would take the ledger.
+    #[error(
+        "no other host of the cluster in {server} could take the ledger from `{advertise}`: start one that is not drained, and wait until \
+         `agent-host cluster status` shows it as warm"
+    )]
+    NobodyToTakeOver {
+        /// The database.
+        server: String,
+        /// Address of the host.
+        advertise: String,
+    },
+    /// The host has not given the ledger away.
+    #[error(
+        "`{advertise}` was asked to give the ledger away, and {waited_s} s later no other host has it: see its log and `agent-host cluster \
+         status`; when its lease is over another host takes the ledger anyway"
+    )]
+    NotDrained {
+        /// Address of the host.
+        advertise: String,
+        /// Time that was waited, in seconds.
+        waited_s: u64,
+    },
     /// The directory holds a ledger that does not belong to this cluster.
     #[error(
         "the ledger in {dir} is not a copy of this cluster's: name an empty directory in [server] data_dir; `agent-host cluster \

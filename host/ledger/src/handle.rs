@@ -554,6 +554,12 @@ impl Ledger {
         self.shared().reader()
     }
 
+    /// True where the host was asked to give the ledger of its cluster to another one.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.shared().lease.as_ref().is_some_and(|lease| lease.is_drained())
+    }
+
     /// An error where the ledger is closed or has failed, or where the lease of this host is over: then no effect may begin. Costs one
     /// reading of a clock, and nothing for a ledger of its own.
     ///

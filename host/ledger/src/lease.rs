@@ -1,7 +1,7 @@
 //! The lease of a host that has taken over a ledger of a cluster: until when it may act, by its own clock.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -23,6 +23,8 @@ pub(crate) struct Lease {
     until_ms: AtomicU64,
     /// The epoch of the ownership; 0 where the host owns nothing.
     epoch: AtomicU64,
+    /// The host was asked to give the ledger to another one.
+    drained: AtomicBool,
     ended: Mutex<EndState>,
 }
 
@@ -50,7 +52,13 @@ fn milliseconds(time: Duration) -> u64 {
 
 impl Lease {
     pub(crate) fn new(length: Duration) -> Self {
-        Self { length, until_ms: AtomicU64::new(0), epoch: AtomicU64::new(0), ended: Mutex::default() }
+        Self {
+            length,
+            until_ms: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            drained: AtomicBool::new(false),
+            ended: Mutex::default(),
+        }
     }
 
     /// Length of the lease in the database.
@@ -81,6 +89,15 @@ impl Lease {
     /// The epoch of the ownership; 0 where the host owns nothing.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// True if the host was asked to give the ledger to another one.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_drained(&self, drained: bool) {
+        self.drained.store(drained, Ordering::Release);
     }
 
     /// Time that is left.

@@ -9,7 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
-    cluster::listeners::ClusterListeners,
+    cluster::{
+        listeners::{ClusterListeners, HandOver},
+        owner::ActiveRoutes,
+    },
     http::connections::{self, Connections, LAST_BYTES, Share},
     local::LocalClient,
     router::router,
@@ -24,6 +27,16 @@ pub struct Server {
     local_addr: SocketAddr,
     router: Router,
     closing: CancellationToken,
+    leaving: CancellationToken,
+}
+
+/// The end of serving.
+#[derive(Debug)]
+pub enum Served {
+    /// The listeners are closed.
+    Ended,
+    /// The host is not the active one any more ([`Server::hand_over`]), and forwards requests.
+    HandedOver(ClusterListeners),
 }
 
 /// The listeners of a server.
@@ -63,24 +76,33 @@ impl Server {
         let local_addr = listener.local_addr().map_err(refused)?;
         let closing = CancellationToken::new();
         let router = router(App::new(host.clone(), local_addr, closing.clone()));
-        Ok(Self { host, listeners: Listeners::Alone(listener), local_addr, router, closing })
+        let leaving = CancellationToken::new();
+        Ok(Self { host, listeners: Listeners::Alone(listener), local_addr, router, closing, leaving })
     }
 
     /// Serves at the listeners of a host that was warm, and is the active one now.
     #[must_use]
     pub fn take_over(host: Host, cluster: ClusterListeners) -> Self {
-        let (local_addr, closing) = (cluster.local_addr(), cluster.closing().clone());
+        let (local_addr, closing) = (cluster.local_addr(), cluster.closing().child_token());
         let router = router(App::new(host.clone(), local_addr, closing.clone()));
-        Self { host, listeners: Listeners::Cluster(cluster), local_addr, router, closing }
+        let leaving = CancellationToken::new();
+        Self { host, listeners: Listeners::Cluster(cluster), local_addr, router, closing, leaving }
+    }
+
+    /// To be used before the runs of a host are ended that gives the ledger of its cluster away. [`Server::serve`] gives the listeners
+    /// back then. Does nothing for a host by itself.
+    #[must_use]
+    pub fn hand_over(&self) -> HandOver {
+        match &self.listeners {
+            Listeners::Alone(_) => HandOver::nowhere(),
+            Listeners::Cluster(cluster) => cluster.hand_over(),
+        }
     }
 
     /// To be used before the runs of a host in a cluster are ended. Does nothing for a host by itself.
     #[must_use]
     pub fn leave_signal(&self) -> LeaveSignal {
-        match &self.listeners {
-            Listeners::Alone(_) => LeaveSignal(CancellationToken::new()),
-            Listeners::Cluster(cluster) => LeaveSignal(cluster.leaving().clone()),
-        }
+        LeaveSignal(self.leaving.clone())
     }
 
     /// Address of the listener.
@@ -103,8 +125,8 @@ impl Server {
     ///
     /// # Errors
     /// [`ServeError`] when the listener fails.
-    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
-        let Self { host, listeners, router, closing, .. } = self;
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<Served, ServeError> {
+        let Self { host, listeners, router, closing, leaving, .. } = self;
         let (served, overdue) = match listeners {
             Listeners::Alone(listener) => {
                 let connections = Connections::new(router, &host.config().limits, Share::Whole, closing.clone());
@@ -116,17 +138,21 @@ impl Server {
                 (served, connections.end(LAST_BYTES).await)
             }
             Listeners::Cluster(mut cluster) => {
-                cluster.activate(router);
+                cluster.activate(ActiveRoutes::new(router, leaving));
                 let served = tokio::select! {
                     error = cluster.failed() => Err(error),
                     () = shutdown => Ok(()),
                 };
+                closing.cancel();
+                if served.is_ok() && !cluster.is_active() {
+                    return Ok(Served::HandedOver(cluster));
+                }
                 (served, cluster.end().await)
             }
         };
         if overdue {
             tracing::warn!("connections that did not end in time were cut off");
         }
-        served
+        served.map(|()| Served::Ended)
     }
 }

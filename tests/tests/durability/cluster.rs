@@ -29,7 +29,7 @@ pub struct Member {
     pub child: Child,
     pub url: String,
     pub dir: TempDir,
-    /// The line with the address, once the host is active.
+    /// The lines with the address, one for each time that the host becomes active.
     active: Receiver<String>,
 }
 
@@ -63,7 +63,8 @@ impl Member {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (found, active) = channel();
         std::thread::spawn(move || {
-            if let Some(Ok(line)) = lines.next() {
+            while let Some(Ok(line)) = lines.next() {
+                // To the end, so that the host can write.
                 drop(found.send(line));
             }
         });
@@ -262,7 +263,7 @@ fn database(postgres: &Postgres) -> String {
 }
 
 /// A configuration for commands, which no host is started with.
-fn command_line_of(url: &str, dir: &Path) {
+pub fn command_line_of(url: &str, dir: &Path) {
     let file = format!(
         "[server]\nledger = \"{url}\"\n[cluster]\nadvertise = \"127.0.0.1:1\"\npassword = {{ env = \"LEDGER_PASSWORD\" }}\n"
     );
@@ -270,9 +271,16 @@ fn command_line_of(url: &str, dir: &Path) {
 }
 
 fn status(dir: &Path) -> Value {
-    let output = command(dir).args(["cluster", "status", "--json"]).env("LEDGER_PASSWORD", PASSWORD).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    cluster_command(dir, &["status"]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The answer of `agent-host cluster`, or what it says on standard error.
+pub fn cluster_command(dir: &Path, words: &[&str]) -> Result<Value, String> {
+    let output = command(dir).arg("cluster").args(words).arg("--json").env("LEDGER_PASSWORD", PASSWORD).output().unwrap();
+    if output.status.success() {
+        return Ok(serde_json::from_slice(&output.stdout).unwrap());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 pub fn lay_out() -> TempDir {

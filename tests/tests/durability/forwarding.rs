@@ -3,6 +3,10 @@
 use std::{
     io::{Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -17,7 +21,7 @@ use sha2::Sha256;
 use tokio::task::JoinHandle;
 
 use crate::{
-    cluster::{LEASE_LOST, LEASE_MS, Member, World, is_numbered, is_over, lay_out, types},
+    cluster::{LEASE_LOST, LEASE_MS, Member, World, cluster_command, command_line_of, is_numbered, is_over, lay_out, types},
     postgres::free_port,
 };
 
@@ -417,4 +421,101 @@ async fn streams_of_warm_hosts_outlive_a_host_that_ends_in_good_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn streams_of_warm_hosts_outlive_a_stopped_host() {
     streams_outlive(End::Stopped).await;
+}
+
+/// Sends requests to a host one after the other, until it is told to stop: messages without a key and reads. Gives the number of those that
+/// were answered as they should be, and the first that was not.
+fn requests(url: String, stop: Arc<AtomicBool>) -> JoinHandle<(usize, Option<String>)> {
+    tokio::spawn(async move {
+        let (client, mut answered) = (client(), 0);
+        while !stop.load(Ordering::Relaxed) {
+            let is_message = answered % 2 == 0;
+            let request = if is_message {
+                client.post(format!("{url}/api/v1/events")).json(&json!({ "event_type": "nobody.listens", "input": {} }))
+            } else {
+                client.get(format!("{url}/api/v1/runs?limit=1"))
+            };
+            match request.send().await {
+                Ok(answer) if answer.status().is_success() => answered += 1,
+                Ok(answer) => {
+                    return (answered, Some(format!("{}: {}", answer.status(), answer.text().await.unwrap_or_default())));
+                }
+                Err(error) => return (answered, Some(format!("{error:?}"))),
+            }
+        }
+        (answered, None)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_drained_host_fails_no_request_and_its_streams_go_on() {
+    let world = World::start().await;
+    let active = world.member();
+    active.host.is_active();
+    let warm = world.member();
+    warm.is_ready().await;
+    let commands = tempfile::tempdir().unwrap();
+    command_line_of(&world.url, commands.path());
+    let address = |host: &ForwardingHost| format!("127.0.0.1:{}", host.port);
+
+    // Streams at both hosts, of a run that is under way when the ledger moves.
+    let run = active.host.send("task:moved").await;
+    let path = format!("/api/v1/runs/{run}/events");
+    let agui = json!({ "threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {},
+        "messages": [{ "id": "m1", "role": "user", "content": "task:agui" }] });
+    let streams: Vec<_> = [&active, &warm].map(|host| follow(host.request(Method::GET, &path))).into_iter().collect();
+    let agui = follow(active.request(Method::POST, "/agents/agent/run").json(&agui));
+    active.host.until(&run, |events| types(events).iter().filter(|kind| **kind == "message.delta").count() > 2).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = [&active, &warm].map(|host| requests(host.url(""), Arc::clone(&stop))).into_iter().collect();
+
+    let drain = |host: String| {
+        let dir = commands.path().to_owned();
+        tokio::task::spawn_blocking(move || cluster_command(&dir, &["drain", &host]))
+    };
+    let drained = drain(address(&active)).await.unwrap().unwrap_or_else(|error| panic!("{error}\n{}", active.host.log()));
+    println!("drained: {drained}");
+    assert_eq!((&drained["was_active"], &drained["active"]), (&json!(true), &json!(address(&warm))), "{drained}");
+    warm.host.is_active();
+    let mut events = None;
+    for stream in streams {
+        let (seen, is_whole) = tokio::time::timeout(PATIENCE, stream).await.expect("a stream does not end").unwrap();
+        assert!(is_whole, "a stream broke off: {}", active.host.log());
+        let seen = records(&seen);
+        is_numbered(&seen);
+        assert_eq!(types(&seen).last(), Some(&"run.completed"), "{seen:#?}");
+        assert_eq!(events.get_or_insert_with(|| seen.clone()), &seen);
+    }
+    let (seen, is_whole) = tokio::time::timeout(PATIENCE, agui).await.expect("a stream does not end").unwrap();
+    let kinds: Vec<_> = records(&seen).iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect();
+    let count = |kind: &str| kinds.iter().filter(|known| *known == kind).count();
+    assert!(is_whole && (count("RUN_STARTED"), count("RUN_FINISHED"), count("RUN_ERROR")) == (1, 1, 0), "{kinds:?}");
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        let (answered, failed) = client.await.unwrap();
+        assert_eq!(failed, None, "after {answered} requests\n{}", active.host.log());
+        assert!(answered > 10, "{answered}");
+    }
+
+    // The drained host forwards, and is not ready.
+    let readiness = active.until(|_, body| body["drained"] == true).await;
+    assert!(readiness["problems"][0].as_str().is_some_and(|problem| problem.contains("drained")), "{readiness}");
+    assert_eq!(active.readiness().await.0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(active.host.events(&run).await, events.unwrap());
+    let hosts = cluster_command(commands.path(), &["status"]).unwrap()["hosts"].clone();
+    let of = |host: &ForwardingHost| {
+        let hosts = hosts.as_array().unwrap();
+        hosts.iter().find(|found| found["advertise"] == address(host)).cloned().unwrap_or_else(|| panic!("{hosts:#?}"))
+    };
+    assert_eq!((&of(&active)["active"], &of(&active)["drained"]), (&json!(false), &json!(true)), "{hosts}");
+    assert_eq!((&of(&warm)["active"], &of(&warm)["drained"]), (&json!(true), &json!(false)), "{hosts}");
+    // Nobody is left who could take the ledger, but after a failure a drained host is better than none.
+    let refused = drain(address(&warm)).await.unwrap().unwrap_err();
+    assert!(refused.contains("no other host"), "{refused}");
+    let refused = drain("127.0.0.1:1".to_owned()).await.unwrap().unwrap_err();
+    assert!(refused.contains("no host at `127.0.0.1:1`"), "{refused}");
+    warm.host.signal(Signal::KILL);
+    active.host.is_active();
+    let after = active.host.send("task:after").await;
+    assert_eq!(types(&active.host.until(&after, is_over).await).last(), Some(&"run.completed"));
 }

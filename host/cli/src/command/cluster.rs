@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use agent_host_config::Config;
-use agent_host_ledger::{ImportedLedger, LostBatch, Repair, RepairedCluster, import_ledger, repair_cluster};
+use agent_host_ledger::{Drain, ImportedLedger, LostBatch, Repair, RepairedCluster, drain_host, import_ledger, repair_cluster};
 use agent_host_runs::{ClusterStatus, cluster_options, cluster_status, init_cluster};
 use clap::Subcommand;
 use serde_json::json;
@@ -32,6 +32,19 @@ pub(crate) enum Cluster {
         /// Data directory of the host that had the ledger for itself
         #[arg(value_name = "DATA_DIR")]
         dir: PathBuf,
+    },
+    /// Let a host give the ledger to another one, before it is stopped or upgraded
+    #[command(
+        long_about = "Let a host give the ledger to another one, before it is stopped or upgraded.\n\n\
+            No request fails and no stream breaks off: the host answers what it has begun, its runs go on at the next active host, and it \
+            forwards requests from then on, while its /readyz says 503. It takes the ledger again only where no other host would, until it \
+            is started again. Waits until another host has the ledger.",
+        after_long_help = "Examples:\n  agent-host cluster drain\n  agent-host cluster drain 10.0.0.7:7071"
+    )]
+    Drain {
+        /// Address of the host, as `agent-host cluster status` shows it [default: that of this configuration]
+        #[arg(value_name = "HOST")]
+        host: Option<String>,
     },
     /// Put back acknowledged batches that the database lost, from the copy of this host
     #[command(
@@ -75,6 +88,12 @@ impl Cluster {
                 let imported = tokio::task::spawn_blocking(import).await??;
                 output.result(&import_document(&name, &imported), || import_text(&name, &imported))?;
             }
+            Self::Drain { host } => {
+                let host = host.unwrap_or(options.advertise);
+                let asked = host.clone();
+                let drain = tokio::task::spawn_blocking(move || drain_host(&server, &asked)).await??;
+                output.result(&drain_document(&host, &drain), || drain_text(&host, &drain))?;
+            }
             Self::Repair { give_up_the_rest } => {
                 let repair = if give_up_the_rest { Repair::GiveUpTheRest } else { Repair::Whole };
                 let dir = config.data_dir.join("ledger");
@@ -113,6 +132,24 @@ fn import_text(database: &str, imported: &ImportedLedger) -> String {
         imported.blobs,
         text::bytes(imported.blob_bytes)
     )
+}
+
+fn drain_document(host: &str, drain: &Drain) -> serde_json::Value {
+    let took_ms = u64::try_from(drain.took.as_millis()).unwrap_or(u64::MAX);
+    json!({ "host": host, "was_active": drain.was_active, "active": drain.active, "took_ms": took_ms })
+}
+
+fn drain_text(host: &str, drain: &Drain) -> String {
+    match (&drain.active, drain.was_active) {
+        (Some(active), true) => {
+            format!(
+                "{host} has given the ledger to {active}, in {:.1} s, and forwards requests: stop it\n",
+                drain.took.as_secs_f64()
+            )
+        }
+        (Some(active), false) => format!("{host} is warm and stays so, while {active} is active: stop it\n"),
+        (None, _) => format!("{host} is warm and stays so: stop it\n"),
+    }
 }
 
 fn repair_document(database: &str, repaired: &RepairedCluster) -> serde_json::Value {
@@ -165,6 +202,7 @@ fn document(status: &ClusterStatus) -> serde_json::Value {
                 "advertise": host.advertise,
                 "version": host.version,
                 "active": host.is_active,
+                "drained": host.is_drained,
                 "lease_left_ms": host.lease_left_ms,
             })
         })
@@ -226,6 +264,7 @@ fn status_text(status: &ClusterStatus) -> StyledText {
         let state = match (host.is_active, host.lease_left_ms > 0) {
             (true, true) => "active",
             (true, false) => "lost",
+            (false, true) if host.is_drained => "drained",
             (false, true) => "warm",
             (false, false) => "gone",
         };

@@ -3,15 +3,17 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
 use agent_host_config::Config;
 use agent_host_runs::Host;
-use agent_host_server::Server;
+use agent_host_server::{Served, Server};
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use super::standby::{self, Followed};
 use crate::{
@@ -43,7 +45,8 @@ const SHUTDOWN: Duration = Duration::from_secs(8);
         not over then continues at the next start, as the `durability` of its binding says. A second signal ends the \
         host at once; nothing acknowledged is lost.\n\n\
         In a cluster ([server] ledger) the host first follows the ledger, until no other host holds it; meanwhile it forwards requests \
-        to the active host, or answers 503 `partition_moving` where [cluster] secret is not set. A host that loses the ledger ends itself with code 75: start it again, and it follows.\n\n\
+        to the active host, or answers 503 `partition_moving` where [cluster] secret is not set. A host that loses the ledger ends itself with code 75: start it again, and it follows. \
+        One that `agent-host cluster drain` asks gives the ledger to another host, and follows.\n\n\
         SIGHUP reads the configuration again, as `agent-host config reload` does: all of it is taken, or nothing.",
     after_long_help = "Examples:\n  \
         agent-host serve\n  \
@@ -66,6 +69,9 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write an address with a port, such as 127.0.0.1:7070 or [::1]:7070, or only a port".to_owned())
 }
 
+/// Pause between looks at whether the host is drained.
+const DRAIN_LOOK: Duration = Duration::from_millis(100);
+
 impl Serve {
     pub(crate) async fn execute(self, mut config: Config, global: Global, output: Output) -> anyhow::Result<ExitCode> {
         if let Some(listen) = self.listen {
@@ -74,7 +80,32 @@ impl Serve {
         raise_file_limit(config.limits.http_connections);
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
         let configured = config.listen;
-        let followed = standby::follow(&mut config, &mut signals, output).await?;
+        let mut followed = standby::follow(&mut config, &mut signals, output).await?;
+        let active = ActiveService { serve: self, global, configured, signals: Arc::new(Mutex::new(signals)), output };
+        loop {
+            let Some((served, last)) = active.execute(followed, config).await? else { return Ok(ExitCode::SUCCESS) };
+            let Served::HandedOver(listeners) = served else { return Ok(ExitCode::SUCCESS) };
+            config = last;
+            let mut signals = active.signals.lock().await;
+            followed = standby::follow_again(&config, listeners, &mut signals, output).await?;
+        }
+    }
+}
+
+/// A host that has its ledger, until it ends or gives the ledger away.
+struct ActiveService {
+    serve: Serve,
+    global: Global,
+    /// The address of the configuration, whose port may be 0.
+    configured: SocketAddr,
+    signals: Arc<Mutex<Signals>>,
+    output: Output,
+}
+
+impl ActiveService {
+    /// Starts the host and serves. Gives the end, and the configuration that was in force last; `None` where the host ends before it serves.
+    async fn execute(&self, followed: Followed, config: Config) -> anyhow::Result<Option<(Served, Config)>> {
+        let output = self.output;
         let listen = config.listen;
         let progress = Progress::spinner(output, "opening the ledger and loading plugins");
         let start = async {
@@ -86,12 +117,13 @@ impl Serve {
                 Followed::Ended => Ok(None),
             }
         };
+        let mut signals = Arc::clone(&self.signals).lock_owned().await;
         let (host, listeners) = tokio::select! {
             started = start => match started? {
                 Some(started) => started,
-                None => return Ok(ExitCode::SUCCESS),
+                None => return Ok(None),
             },
-            () = signals.next() => return Ok(ExitCode::SUCCESS),
+            () = signals.next() => return Ok(None),
         };
         drop(progress);
         if !host.config().loopback_without_key && host.keys().is_empty() {
@@ -100,9 +132,10 @@ impl Serve {
                  admin`, and start it again (or set [server] loopback_without_key = true)"
             );
         }
+        let (global, given, configured) = (self.global.clone(), self.serve.listen, self.configured);
         host.set_reload_source(move || {
             let mut config = Settings::load(&global)?.config;
-            config.listen = self.listen.unwrap_or(config.listen);
+            config.listen = given.unwrap_or(config.listen);
             // A port that was free when the host began to follow.
             if config.listen == configured {
                 config.listen = listen;
@@ -136,14 +169,23 @@ impl Serve {
         output.result(&json!({ "listening": url, "page": page }), || format!("listening on {url}\nchat page: {page}\n"))?;
 
         let reloading = tokio::spawn(reload_when_told(host.clone()));
-        let (ending, leave) = (host.clone(), server.leave_signal());
+        let (ending, leave, hand_over) = (host.clone(), server.leave_signal(), server.hand_over());
         let served = server
             .serve(async move {
-                signals.next().await;
-                // While it can still be told from a stream that has come to its end.
-                leave.send();
-                output.remark("ending: active runs have 5 seconds; a second signal ends at once");
-                tokio::spawn(async move {
+                let goes_on = tokio::select! {
+                    () = signals.next() => {
+                        // While it can still be told from a stream that has come to its end.
+                        leave.send();
+                        output.remark("ending: active runs have 5 seconds; a second signal ends at once");
+                        false
+                    }
+                    () = drained(&ending) => {
+                        output.remark("drained: another host of the cluster takes the ledger");
+                        hand_over.begin().await;
+                        true
+                    }
+                };
+                let at_once = tokio::spawn(async move {
                     signals.next().await;
                     std::process::exit(INTERRUPTED);
                 });
@@ -154,14 +196,23 @@ impl Serve {
                 } else {
                     end(&ending).await;
                 }
+                if goes_on {
+                    at_once.abort();
+                }
             })
             .await;
         reloading.abort();
         if served.is_err() {
             end(&host).await;
         }
-        served?;
-        Ok(ExitCode::SUCCESS)
+        Ok(Some((served?, (*host.config()).clone())))
+    }
+}
+
+/// Waits until the host is asked to give the ledger of its cluster away.
+async fn drained(host: &Host) {
+    while !host.is_drained() {
+        tokio::time::sleep(DRAIN_LOOK).await;
     }
 }
 

@@ -9,7 +9,8 @@ use std::{
 };
 
 use agent_host_config::Config;
-use agent_host_runs::{Host, Ledger, cluster_secret};
+use agent_host_ledger::OpenError;
+use agent_host_runs::{Host, Ledger, Standby, StartError, cluster_secret};
 use agent_host_server::ClusterListeners;
 
 use crate::{failure::Failure, output::Output, settings::local_url, signals::Signals};
@@ -17,6 +18,10 @@ use crate::{failure::Failure, output::Output, settings::local_url, signals::Sign
 /// The exit code of a host that does not hold the ledger any more: whoever watches over it starts it again, as a warm one.
 pub(crate) const LEASE_LOST: i32 = 75;
 
+/// What holds the ledger of a host that has given it away, such as the last byte of an answer, has so long to end.
+const LAST_READERS: Duration = Duration::from_secs(10);
+/// Pause between attempts to open the copy.
+const PAUSE: Duration = Duration::from_millis(20);
 /// A command waits so long for a ledger that nobody holds.
 const ALONE: Duration = Duration::from_secs(15);
 
@@ -35,9 +40,45 @@ pub(crate) enum Followed {
 pub(crate) async fn follow(config: &mut Config, signals: &mut Signals, output: Output) -> anyhow::Result<Followed> {
     let secret = cluster_secret(config)?;
     let Some(standby) = Host::join(config, env!("CARGO_PKG_VERSION")).await? else { return Ok(Followed::Embedded) };
-    let mut listeners = ClusterListeners::bind(config, standby.watch(), secret).await?;
+    let listeners = ClusterListeners::bind(config, standby.watch(), secret).await?;
     config.listen = listeners.local_addr();
     output.remark(&format!("warm: following the ledger of the cluster, at {}", local_url(config.listen)));
+    until_active(standby, listeners, signals).await
+}
+
+/// Follows the ledger that this host has given away, with the listeners that it has had all the time.
+pub(crate) async fn follow_again(
+    config: &Config,
+    mut listeners: ClusterListeners,
+    signals: &mut Signals,
+    output: Output,
+) -> anyhow::Result<Followed> {
+    let Some(standby) = join_drained(config, signals).await? else {
+        listeners.end().await;
+        return Ok(Followed::Ended);
+    };
+    let standby = standby.shown_by(listeners.watch());
+    listeners.follow();
+    output.remark("drained: following the ledger of the cluster, and forwarding requests");
+    until_active(standby, listeners, signals).await
+}
+
+/// Opens the copy again as soon as nothing of the time before has it open. `None` where the host is asked to end meanwhile.
+async fn join_drained(config: &Config, signals: &mut Signals) -> anyhow::Result<Option<Standby>> {
+    let began = Instant::now();
+    loop {
+        match Host::join_drained(config, env!("CARGO_PKG_VERSION")).await {
+            Err(StartError::Ledger(OpenError::AlreadyOpen { .. })) if began.elapsed() < LAST_READERS => {}
+            joined => return Ok(joined?),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            () = signals.next() => return Ok(None),
+        }
+    }
+}
+
+async fn until_active(standby: Standby, mut listeners: ClusterListeners, signals: &mut Signals) -> anyhow::Result<Followed> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let mut activating = tokio::task::spawn_blocking(move || {

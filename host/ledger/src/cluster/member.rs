@@ -36,19 +36,22 @@ const LOOK: Duration = Duration::from_millis(50);
 const TERMINATION: Duration = Duration::from_secs(10);
 
 const BEAT: &str = "with beat as (update agent_host.hosts set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond' \
-    where host_id = $1::text and incarnation = $2::int8 returning 1) \
-    select (select count(*) from beat), p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), h.advertise \
-    from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner where p.p = $4::int8";
+    where host_id = $1::text and incarnation = $2::int8 returning drained) \
+    select (select count(*) from beat), p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), h.advertise, \
+    coalesce((select drained from beat), false) from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner where p.p = $4::int8";
 
 /// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
 /// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
 ///
-/// Also: the batch that the log lost, and whether it has the last batch of the copy.
+/// Also: the batch that the log lost, whether it has the last batch of the copy, and whether this host is drained and another would take
+/// the ledger.
 const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
     or (p.owner = $1::text and p.incarnation = $2::int8), \
     coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
     p.lost_batch, p.lost_by, \
-    $4::int8 = 0 or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and l.epoch = $5::int8) \
+    $4::int8 = 0 or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and l.epoch = $5::int8), \
+    exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
+    and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained) \
     from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
     where p.p = $3::int8";
 
@@ -65,11 +68,11 @@ const TAKE: &str = "update agent_host.partitions set epoch = epoch + 1 + floor(r
 const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
     where application_name = $1::text and pid <> pg_backend_pid()";
 
-const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until) \
-    values ($1::text, 1, $2::text, $3::text, $4::int8, clock_timestamp(), clock_timestamp() + $4::int8 * interval '1 millisecond') \
+const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until, drained) \
+    values ($1::text, 1, $2::text, $3::text, $4::int8, clock_timestamp(), clock_timestamp() + $4::int8 * interval '1 millisecond', $5::int8 <> 0) \
     on conflict (host_id) do update set incarnation = h.incarnation + 1, advertise = excluded.advertise, \
-    version = excluded.version, lease_ms = excluded.lease_ms, started_at = excluded.started_at, lease_until = excluded.lease_until \
-    returning incarnation";
+    version = excluded.version, lease_ms = excluded.lease_ms, started_at = excluded.started_at, lease_until = excluded.lease_until, \
+    drained = excluded.drained returning incarnation";
 
 /// The name of the sessions of a host's process, by which they are found in `pg_stat_activity`. At most 63 bytes count.
 fn session_name(host_id: &str, incarnation: u64) -> String {
@@ -129,10 +132,17 @@ impl Member {
         let sent = now_ms();
         let rows = session.query(
             JOIN,
-            &[Param::Text(&host_id), Param::Text(&options.advertise), Param::Text(&options.version), Param::number(lease_ms)],
+            &[
+                Param::Text(&host_id),
+                Param::Text(&options.advertise),
+                Param::Text(&options.version),
+                Param::number(lease_ms),
+                Param::Int(i64::from(options.is_drained)),
+            ],
         );
         let incarnation = rows.and_then(|rows| first_number(&rows, &options.server)).map_err(ClusterError::from)?;
         lease.renew(sent);
+        lease.set_drained(options.is_drained);
         let mut member = Self {
             server: options.server.clone(),
             host_id,
@@ -215,8 +225,8 @@ impl Member {
         if let Some(LostBatch { batch, host }) = LostBatch::of(row.int(5)?, row.text(6)?) {
             return Err(ClusterError::AwaitsRepair { server: self.server.to_string(), batch, host });
         }
-        let (is_free, is_over) = (row.flag(3)?, row.flag(4)?);
-        if !(is_free || is_over) || self.lease.left() < self.lease.length() / 4 {
+        let (is_free, is_over, gives_way) = (row.flag(3)?, row.flag(4)?, row.flag(8)?);
+        if !(is_free || is_over) || gives_way || self.lease.left() < self.lease.length() / 4 {
             return Ok(None);
         }
         check_clock(session, &self.server)?;
@@ -338,6 +348,7 @@ impl Heart {
             return Ok(());
         }
         self.lease.renew(sent);
+        self.lease.set_drained(row.flag(4)?);
         *self.owner.lock() = Owner { epoch, advertise };
         Ok(())
     }

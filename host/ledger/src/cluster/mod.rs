@@ -2,7 +2,7 @@
 //!
 //! | row in the database | owns |
 //! |---|---|
-//! | `hosts` | the lease of each host, which a heartbeat renews |
+//! | `hosts` | the lease of each host, which a heartbeat renews, and whether it is drained |
 //! | `partitions` | the owner of the ledger and its epoch |
 //! | `log` | the batches; the primary key is the fence |
 //! | `snapshots`, `snapshot_pieces`, `snapshot_contents` | the rows after a batch, behind which the log is trimmed |
@@ -14,6 +14,7 @@
 //! without rows; from then on the owner before can commit nothing. The owner acts only within its lease ([`crate::lease`]).
 
 mod blobs;
+mod drain;
 mod import;
 mod log;
 mod loss;
@@ -31,6 +32,7 @@ mod status;
 
 use std::time::Duration;
 
+pub use drain::{Drain, drain_host};
 pub use import::{ImportedLedger, import_ledger};
 pub use loss::LostBatch;
 pub use repair::{Repair, RepairedCluster, repair_cluster};
@@ -53,6 +55,8 @@ pub struct ClusterOptions {
     /// Length of the lease. Another host takes over when it is over; the owner stops two seconds earlier, or after four fifths of a
     /// lease shorter than ten seconds.
     pub lease: Duration,
+    /// True for a host that was drained and has not been started again since: it takes the ledger only where no other would.
+    pub is_drained: bool,
 }
 
 /// Length of a lease by default.

@@ -24,7 +24,8 @@ const CLOCK_OFF_MS: i64 = 2_000;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The tables. `frame` is neither compressed nor read but whole. A copy that ends before `log_first` begins from a snapshot. `lost_batch`
-/// is a batch that the copy of `lost_by` has and the log lost; until it is put back nobody takes the ledger. The pieces of a snapshot are
+/// is a batch that the copy of `lost_by` has and the log lost; until it is put back nobody takes the ledger. A host that is `drained` takes
+/// the ledger only where no other would. The pieces of a snapshot are
 /// in `snapshot_contents`, each once, by its SHA-256.
 const TABLES: &str = "
 create table agent_host.cluster (
@@ -41,7 +42,8 @@ create table agent_host.hosts (
     version text not null,
     lease_ms int8 not null,
     started_at timestamptz not null,
-    lease_until timestamptz not null
+    lease_until timestamptz not null,
+    drained boolean not null default false
 );
 create table agent_host.partitions (
     p int8 primary key,

@@ -38,6 +38,8 @@ pub struct StandbyStatus {
     pub last_batch: u64,
     /// Address of the host that owns the ledger; `None` while there is none.
     pub active: Option<String>,
+    /// True if the host is drained: it takes the ledger only where no other would.
+    pub is_drained: bool,
     /// The reason why the host does not follow at the moment.
     pub problem: Option<String>,
 }
@@ -121,6 +123,14 @@ impl Standby {
         self.watch.clone()
     }
 
+    /// The state is shown by this watch from now on, which showed that of an earlier standby of the process.
+    #[must_use]
+    pub fn shown_by(mut self, watch: StandbyWatch) -> Self {
+        *watch.0.lock() = self.watch.status();
+        self.watch = watch;
+        self
+    }
+
     /// Follows the log until nobody holds the ledger, and takes it over. `None` when `is_stopped` says that the host ends; the copy is
     /// closed then. `on_lost` is called when the host, once active, may not act any more: it must end the process, so that no
     /// effect begins. Blocks meanwhile.
@@ -172,6 +182,7 @@ impl Standby {
         *self.watch.0.lock() = StandbyStatus {
             last_batch: self.position.lock().last,
             active: owner.advertise.filter(|_| owner.epoch > 0),
+            is_drained: self.member.lease().is_drained(),
             problem: None,
         };
         match taken {

@@ -20,6 +20,8 @@ pub struct HostStatus {
     pub version: String,
     /// True if the host owns the ledger.
     pub is_active: bool,
+    /// True if the host was drained since its start: it takes the ledger only where no other would.
+    pub is_drained: bool,
     /// Time until its lease is over, in milliseconds; negative where it is.
     pub lease_left_ms: i64,
 }
@@ -73,7 +75,7 @@ pub fn cluster_status(server: &PostgresServer) -> Result<ClusterStatus, ClusterE
     let snapshots = list(|sql, params| session.query(sql, params))?;
     let rows = session.query(
         "select h.advertise, h.version, p.owner is not null, \
-         (extract(epoch from h.lease_until - clock_timestamp()) * 1000)::int8 from agent_host.hosts h \
+         (extract(epoch from h.lease_until - clock_timestamp()) * 1000)::int8, h.drained from agent_host.hosts h \
          left join agent_host.partitions p on p.owner = h.host_id and p.incarnation = h.incarnation order by h.advertise",
         &[],
     )?;
@@ -83,6 +85,7 @@ pub fn cluster_status(server: &PostgresServer) -> Result<ClusterStatus, ClusterE
             advertise: row.text(0)?.unwrap_or_default(),
             version: row.text(1)?.unwrap_or_default(),
             is_active: row.flag(2)?,
+            is_drained: row.flag(4)?,
             lease_left_ms: row.int(3)?.unwrap_or_default(),
         });
     }

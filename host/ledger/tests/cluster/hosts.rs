@@ -32,6 +32,7 @@ pub fn member(url: &str, advertise: &str) -> ClusterOptions {
         advertise: advertise.to_owned(),
         version: "test".to_owned(),
         lease: LEASE,
+        is_drained: false,
     }
 }
 
@@ -57,7 +58,16 @@ impl Warm {
     }
 
     pub fn start_with(options: Options, url: &str, advertise: &str) -> Self {
-        let standby = Standby::join(options, &member(url, advertise)).unwrap();
+        Self::follow(Standby::join(options, &member(url, advertise)).unwrap())
+    }
+
+    /// A host that was drained, and is not started again.
+    pub fn drained(dir: &Path, url: &str, advertise: &str) -> Self {
+        let options = ClusterOptions { is_drained: true, ..member(url, advertise) };
+        Self::follow(Standby::join(host_options(dir), &options).unwrap())
+    }
+
+    fn follow(standby: Standby) -> Self {
         let (watch, stop) = (standby.watch(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || standby.activate(|| stopped.load(Ordering::Relaxed), |_| ()));

@@ -13,6 +13,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod drain;
 mod errors;
 mod hosts;
 mod import;

@@ -77,7 +77,7 @@ impl Start for Options {
         }
         let server = PostgresServer::parse(&database_of(&self.dir), None).unwrap();
         let advertise = format!("{}:1", self.dir.display());
-        let cluster = ClusterOptions { server, advertise, version: "test".to_owned(), lease: DEFAULT_LEASE };
+        let cluster = ClusterOptions { server, advertise, version: "test".to_owned(), lease: DEFAULT_LEASE, is_drained: false };
         Standby::join(self, &cluster).unwrap().activate(|| false, |_| ()).unwrap().unwrap()
     }
 }

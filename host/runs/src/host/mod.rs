@@ -109,10 +109,16 @@ impl Host {
     pub async fn join(config: &Config, version: &str) -> Result<Option<Standby>, StartError> {
         config.check()?;
         let Some(cluster) = cluster_options(config, version)? else { return Ok(None) };
-        make_directories(config)?;
-        let options = ledger_options(config);
-        let joined = tokio::task::spawn_blocking(move || Standby::join(options, &cluster)).await;
-        Ok(Some(joined.map_err(|error| HostError::Internal(error.to_string()))??))
+        join_as(config, cluster).await.map(Some)
+    }
+
+    /// As [`Host::join`], for a host that was drained: it has given the ledger away, and takes it again only where no other host would.
+    ///
+    /// # Errors
+    /// Fails as [`Host::join`] does; [`OpenError::AlreadyOpen`] while something of the process has the ledger still open.
+    pub async fn join_drained(config: &Config, version: &str) -> Result<Option<Standby>, StartError> {
+        let Some(cluster) = cluster_options(config, version)? else { return Ok(None) };
+        join_as(config, ClusterOptions { is_drained: true, ..cluster }).await.map(Some)
     }
 
     /// As [`Host::start_with`], on a ledger that is open: that of a cluster, which this host has taken over.
@@ -155,6 +161,12 @@ impl Host {
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.0.shared.setup().config)
+    }
+
+    /// True where this host was asked to give the ledger of its cluster to another one.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.0.cell.ledger.is_drained()
     }
 
     /// The ledger, for reading. All writes go through the kernel.
@@ -384,6 +396,13 @@ fn ledger_options(config: &Config) -> agent_host_ledger::Options {
     }
 }
 
+async fn join_as(config: &Config, cluster: ClusterOptions) -> Result<Standby, StartError> {
+    make_directories(config)?;
+    let options = ledger_options(config);
+    let joined = tokio::task::spawn_blocking(move || Standby::join(options, &cluster)).await;
+    Ok(joined.map_err(|error| HostError::Internal(error.to_string()))??)
+}
+
 /// The membership that a configuration asks for. `None` where it has a ledger of its own.
 ///
 /// # Errors
@@ -397,6 +416,7 @@ pub fn cluster_options(config: &Config, version: &str) -> Result<Option<ClusterO
         advertise: cluster.advertise.clone(),
         version: version.to_owned(),
         lease: Duration::from_millis(cluster.lease_ms),
+        is_drained: false,
     }))
 }
 

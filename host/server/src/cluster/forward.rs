@@ -16,7 +16,7 @@ use agent_host_runs::secret::Secret;
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, uri},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, response, uri},
     response::{IntoResponse, Response},
 };
 use futures_util::future::BoxFuture;
@@ -24,13 +24,12 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
 use super::{
     client::{HostClient, SendError},
     host_listener::is_event_stream,
     owner::{Owner, OwnerWatch},
-    repeatable::{KeepRule, RepeatableBody},
+    repeatable::RepeatableBody,
     resume,
 };
 use crate::{
@@ -131,10 +130,29 @@ pub(super) struct ClientRequest {
 
 /// The answer to one attempt.
 pub(super) enum Attempt {
-    /// The active host is this one, and its routes have answered.
-    Here(Response),
+    /// The active host is this one, and its routes have answered. The token is cancelled when the host gives the ledger away.
+    Here(CancellationToken, Response),
     /// The active host has answered.
     At(Arc<str>, Response<Incoming>),
+}
+
+/// A request that no host has answered.
+pub(super) struct Unanswered {
+    problem: Problem,
+    /// True if no host has begun with it.
+    is_untouched: bool,
+}
+
+impl Unanswered {
+    fn untouched() -> Self {
+        Self { problem: moving(), is_untouched: true }
+    }
+}
+
+impl From<Problem> for Unanswered {
+    fn from(problem: Problem) -> Self {
+        Self { problem, is_untouched: false }
+    }
 }
 
 /// A request that is open, counted until it is dropped.
@@ -181,20 +199,28 @@ impl Forwarder {
         self.0.lease + STREAM_TAKEOVER
     }
 
-    /// Answers a request of a client. One that may be sent again waits for the next active host, where there is none.
+    /// Answers a request of a client. One that may be sent again waits for the next active host, where there is none; so does one that no
+    /// host has begun.
     pub(crate) async fn answer(&self, request: Request) -> Response {
         let request = Arc::new(ClientRequest::new(&self.0.config, self.0.here, request));
         let deadline = Instant::now() + self.0.lease + TAKEOVER;
         let mut owner = self.0.owner.clone();
         loop {
-            let problem = match self.attempt(&request, None).await {
-                Ok(Attempt::Here(response)) => return response,
-                Ok(Attempt::At(_, response)) if forwarded::is_moved(response.headers()) => moving(),
+            let unanswered = match self.attempt(&request, None).await {
+                // It takes no more, as it says.
+                Ok(Attempt::Here(left, response))
+                    if left.is_cancelled() && response.status() == StatusCode::SERVICE_UNAVAILABLE =>
+                {
+                    Unanswered::untouched()
+                }
+                Ok(Attempt::Here(left, response)) => return self.keep(left, request, response),
+                Ok(Attempt::At(_, response)) if forwarded::is_moved(response.headers()) => Unanswered::untouched(),
                 Ok(Attempt::At(host, response)) => return self.relay(host, request, response),
-                Err(problem) => problem,
+                Err(unanswered) => unanswered,
             };
-            if !request.may_be_repeated() || Instant::now() >= deadline {
-                return problem.into_response();
+            let may_be_sent = request.body.is_whole() && (unanswered.is_untouched || request.repetition != Repetition::Never);
+            if !may_be_sent || Instant::now() >= deadline {
+                return unanswered.problem.into_response();
             }
             tokio::select! {
                 () = owner.changed_within(PAUSE) => {}
@@ -204,14 +230,14 @@ impl Forwarder {
     }
 
     /// Sends a request once, after the event `last_event_id` of a stream where one is given.
-    pub(super) async fn attempt(&self, request: &ClientRequest, last_event_id: Option<&str>) -> Result<Attempt, Problem> {
+    pub(super) async fn attempt(&self, request: &ClientRequest, last_event_id: Option<&str>) -> Result<Attempt, Unanswered> {
         let owner = self.0.owner.now();
         match owner {
-            Owner::Nobody => Err(moving()),
-            Owner::Here(router) => {
+            Owner::Nobody => Err(Unanswered::untouched()),
+            Owner::Here(routes) => {
                 let request = request.for_this_host(last_event_id).ok_or_else(outcome_unknown)?;
-                let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
-                Ok(Attempt::Here(response))
+                let left = routes.left().clone();
+                Ok(Attempt::Here(left, routes.answer(request).await))
             }
             Owner::At(host) => {
                 let request = request.for_host(&host, last_event_id)?.ok_or_else(outcome_unknown)?;
@@ -222,7 +248,7 @@ impl Forwarder {
                     }
                     Err(error) => {
                         self.0.counts.failed.fetch_add(1, Ordering::Relaxed);
-                        Err(self.problem(&host, &error))
+                        Err(self.problem(&host, &error).into())
                     }
                 }
             }
@@ -267,13 +293,23 @@ impl Forwarder {
         OpenRequest(Arc::clone(&self.0.counts))
     }
 
+    /// The answer of this host for the client, whose stream of events goes on at the next active host once this one has left.
+    fn keep(&self, left: CancellationToken, request: Arc<ClientRequest>, response: Response) -> Response {
+        let (parts, body) = response.into_parts();
+        let body = if request.is_resumable(&parts) {
+            Body::from_stream(resume::stream_of_this_host(self.clone(), request, left, body))
+        } else {
+            body
+        };
+        Response::from_parts(parts, body)
+    }
+
     /// The answer of the active host for the client.
     fn relay(&self, host: Arc<str>, request: Arc<ClientRequest>, response: Response<Incoming>) -> Response {
         let (mut parts, body) = response.into_parts();
         remove_hop_by_hop(&mut parts.headers);
         forwarded::remove(&mut parts.headers);
-        let is_resumable = parts.status == StatusCode::OK && is_event_stream(&parts.headers) && request.may_be_resumed();
-        let body = if is_resumable {
+        let body = if request.is_resumable(&parts) {
             Body::from_stream(resume::stream(self.clone(), request, host, body, self.open()))
         } else {
             Body::new(RelayedBody { body, gone: self.gone(host), _open: self.open() })
@@ -322,24 +358,19 @@ impl ClientRequest {
         let (mut parts, body) = request.into_parts();
         forwarded::remove(&mut parts.headers);
         let repetition = Repetition::of(&parts.method, parts.uri.path(), &parts.headers);
-        let rule = if repetition == Repetition::Named { KeepRule::WhereThereIsRoom } else { KeepRule::Nothing };
         Self {
             method: parts.method,
             uri: parts.uri,
             headers: parts.headers,
             facts: ForwardedRequest { client, locality },
-            body: RepeatableBody::new(body, rule),
+            body: RepeatableBody::new(body),
             repetition,
         }
     }
 
-    fn may_be_repeated(&self) -> bool {
-        self.repetition != Repetition::Never && self.body.is_whole()
-    }
-
-    /// True if the request again, with `Last-Event-ID`, is the rest of its stream.
-    fn may_be_resumed(&self) -> bool {
-        self.method == Method::GET || is_agent_run(&self.method, self.uri.path())
+    /// True if the answer is a stream, and the request again, with `Last-Event-ID`, is the rest of it.
+    fn is_resumable(&self, answer: &response::Parts) -> bool {
+        answer.status == StatusCode::OK && is_event_stream(&answer.headers) && may_be_stream(&self.method, &self.uri)
     }
 
     /// True if the stream of the request, sent again, begins where it began before: at its place, or at the begin of a run or a thread.
@@ -398,6 +429,11 @@ impl Repetition {
             Self::Never
         }
     }
+}
+
+/// True for requests that may be answered by a stream of events which goes on elsewhere.
+pub(crate) fn may_be_stream(method: &Method, uri: &Uri) -> bool {
+    method == Method::GET || is_agent_run(method, uri.path())
 }
 
 /// True for requests whose body has the `runId` of AG-UI: the same again attaches to the run.
@@ -551,7 +587,8 @@ mod tests {
             (Method::POST, "/api/v1/agent/runs", &[], true),
             (Method::POST, "/mcp", &[], false),
         ] {
-            assert_eq!(request(method.clone(), path, pairs, Body::empty()).may_be_repeated(), may, "{method} {path}");
+            let repetition = request(method.clone(), path, pairs, Body::empty()).repetition;
+            assert_eq!(repetition != Repetition::Never, may, "{method} {path}");
         }
     }
 

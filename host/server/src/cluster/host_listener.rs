@@ -22,8 +22,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::Semaphore,
 };
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tower::ServiceExt;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{
     handshake::{self, HandshakeError},
@@ -101,8 +100,6 @@ async fn refuse(stream: &mut PacedStream) -> std::io::Result<()> {
 #[derive(Clone)]
 pub(crate) struct HostRoutes {
     pub(crate) owner: OwnerWatch,
-    /// Cancelled when the active host begins to end: streams of other hosts break off and go on at the next active host.
-    pub(crate) leaving: CancellationToken,
 }
 
 impl HostRoutes {
@@ -117,15 +114,16 @@ async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Respo
             "a host that forwards a request says of which client it is, and this one does not: give all hosts one version";
         return Problem::new(ProblemCode::Forbidden, detail).into_response();
     };
-    let Owner::Here(router) = routes.owner.now() else { return moved() };
-    if routes.leaving.is_cancelled() {
+    let Owner::Here(active) = routes.owner.now() else { return moved() };
+    let leaving = active.leaving().clone();
+    if leaving.is_cancelled() {
         return moved();
     }
     request.extensions_mut().insert(Peer(forwarded.client));
     request.extensions_mut().insert(forwarded);
-    let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+    let response = active.answer(request).await;
     if is_event_stream(response.headers()) {
-        response.map(|body| Body::new(UntilLeaving { body, left: Box::pin(routes.leaving.cancelled_owned()) }))
+        response.map(|body| Body::new(UntilLeaving { body, left: Box::pin(leaving.cancelled_owned()) }))
     } else {
         response
     }
@@ -145,7 +143,8 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// A stream of events for another host. It breaks off when this host begins to end, and so differs from a stream that has come to its
+/// A stream of events for another host. It breaks off when this host begins to end or to give the ledger away, goes on at the next active
+/// host, and so differs from a stream that has come to its
 /// end.
 struct UntilLeaving {
     body: Body,

@@ -28,9 +28,9 @@ use tower::ServiceExt;
 
 use crate::{
     cluster::{
-        forward::Forwarder,
+        forward::{Forwarder, may_be_stream},
         host_listener::{self, HostRoutes},
-        owner::{Owner, OwnerSource, OwnerWatch},
+        owner::{ActiveRoutes, Owner, OwnerSource, OwnerWatch},
     },
     http::{
         Problem, ProblemCode,
@@ -39,6 +39,8 @@ use crate::{
     serve_error::{BindError, ServeError},
 };
 
+/// Requests that are under way when the host gives the ledger away have so long to be answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// Interval between looks at whether the active host can be reached.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -49,10 +51,52 @@ pub struct ClusterListeners {
     /// Accepting connections, for clients and for hosts.
     accepting: Vec<AbortOnDropHandle<io::Error>>,
     connections: Vec<Connections>,
+    follower: Follower,
     /// Following the active host.
-    _following: Vec<AbortOnDropHandle<()>>,
+    following: Vec<AbortOnDropHandle<()>>,
     closing: CancellationToken,
-    leaving: CancellationToken,
+}
+
+/// What is needed to follow the active host.
+struct Follower {
+    standby: StandbyWatch,
+    advertise: String,
+    forwarder: Option<Forwarder>,
+    owner: OwnerWatch,
+}
+
+impl Follower {
+    fn start(&self, source: &Arc<OwnerSource>) -> Vec<AbortOnDropHandle<()>> {
+        let mut following = vec![spawn(follow(Arc::clone(source), self.standby.clone(), self.advertise.clone()))];
+        following.extend(self.forwarder.clone().map(|forwarder| spawn(probe(forwarder, self.owner.clone()))));
+        following
+    }
+}
+
+/// The giving away of the ledger by the host that is active. Cheap to clone.
+#[derive(Clone)]
+pub struct HandOver(Option<Arc<OwnerSource>>);
+
+impl std::fmt::Debug for HandOver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HandOver")
+    }
+}
+
+impl HandOver {
+    /// Of a host by itself.
+    pub(crate) const fn nowhere() -> Self {
+        Self(None)
+    }
+
+    /// Begins: requests wait for the next active host, and streams of events go on there. Returns when what was begun before is answered,
+    /// or after two seconds.
+    pub async fn begin(&self) {
+        let Some(routes) = self.0.as_ref().and_then(|source| source.leave()) else { return };
+        if tokio::time::timeout(LAST_ANSWERS, routes.answered()).await.is_err() {
+            tracing::debug!("some requests that wait are answered when the runs have ended");
+        }
+    }
 }
 
 impl std::fmt::Debug for ClusterListeners {
@@ -82,27 +126,27 @@ impl ClusterListeners {
 
         let (source, owner) = OwnerSource::new();
         let source = Arc::new(source);
-        let (closing, leaving) = (CancellationToken::new(), CancellationToken::new());
+        let closing = CancellationToken::new();
         let forwarder = hosts.as_ref().map(|(secret, _)| {
             Forwarder::new(Arc::clone(secret), owner.clone(), config.clone(), local_addr.ip(), closing.clone())
         });
-        let mut following = vec![spawn(follow(Arc::clone(&source), standby.clone(), cluster.advertise))];
-        following.extend(forwarder.clone().map(|forwarder| spawn(probe(forwarder, owner.clone()))));
+        let advertise = cluster.advertise;
+        let follower = Follower { standby: standby.clone(), advertise, forwarder: forwarder.clone(), owner: owner.clone() };
+        let following = follower.start(&source);
 
         let share = if forwarder.is_some() { Share::Half } else { Share::Whole };
-        let warm = WarmHost { standby, forwarder }.router();
-        let clients = Router::new().fallback(answer).with_state(ClientRoutes { owner: owner.clone(), warm });
+        let warm = WarmHost { standby, forwarder: forwarder.clone() }.router();
+        let clients = Router::new().fallback(answer).with_state(ClientRoutes { owner: owner.clone(), forwarder, warm });
         let clients = Connections::new(clients, &config.limits, share, closing.clone());
         let mut connections = vec![clients.clone()];
         let mut accepting = vec![accept(clients, listener)];
         if let Some((secret, listener)) = hosts {
-            let routes = HostRoutes { owner, leaving: leaving.clone() };
-            let hosts = Connections::new(routes.router(), &config.limits, share, closing.clone());
+            let hosts = Connections::new(HostRoutes { owner }.router(), &config.limits, share, closing.clone());
             let hosts = hosts.for_hosts(host_listener::connection_check(secret));
             connections.push(hosts.clone());
             accepting.push(accept(hosts, listener));
         }
-        Ok(Self { local_addr, owner: source, accepting, connections, _following: following, closing, leaving })
+        Ok(Self { local_addr, owner: source, accepting, connections, follower, following, closing })
     }
 
     /// Address of the listener for clients.
@@ -116,14 +160,30 @@ impl ClusterListeners {
         &self.closing
     }
 
-    /// See [`crate::Server::leave_signal`].
-    pub(crate) const fn leaving(&self) -> &CancellationToken {
-        &self.leaving
+    /// Answers by the routes of this host from now on: it is the active one.
+    pub(crate) fn activate(&self, routes: ActiveRoutes) {
+        self.owner.is_here(routes);
     }
 
-    /// Answers by the routes of this host from now on: it is the active one.
-    pub(crate) fn activate(&self, router: Router) {
-        self.owner.is_here(router);
+    /// True if this host is the active one.
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.follower.owner.now(), Owner::Here(_))
+    }
+
+    /// See [`HandOver`].
+    pub(crate) fn hand_over(&self) -> HandOver {
+        HandOver(Some(Arc::clone(&self.owner)))
+    }
+
+    /// The place where a standby of this host shows its state.
+    #[must_use]
+    pub fn watch(&self) -> StandbyWatch {
+        self.follower.standby.clone()
+    }
+
+    /// Follows the active host again, after this one was that. Its standby shows its state at [`Self::watch`].
+    pub fn follow(&mut self) {
+        self.following = self.follower.start(&self.owner);
     }
 
     /// Waits until a listener fails.
@@ -134,7 +194,7 @@ impl ClusterListeners {
 
     /// Closes the listeners. Returns within two seconds, whatever clients do; true if connections were cut off.
     pub async fn end(self) -> bool {
-        self.leaving.cancel();
+        drop(self.owner.leave());
         self.closing.cancel();
         drop(self.accepting);
         let ends = self.connections.into_iter().map(|connections| connections.end(LAST_BYTES));
@@ -168,15 +228,17 @@ async fn probe(forwarder: Forwarder, owner: OwnerWatch) {
 #[derive(Clone)]
 struct ClientRoutes {
     owner: OwnerWatch,
+    forwarder: Option<Forwarder>,
     warm: Router,
 }
 
 async fn answer(State(routes): State<ClientRoutes>, request: Request) -> Response {
-    let router = match routes.owner.now() {
-        Owner::Here(router) => router,
-        Owner::At(_) | Owner::Nobody => routes.warm,
-    };
-    router.oneshot(request).await.unwrap_or_else(|never| match never {})
+    match (routes.owner.now(), routes.forwarder) {
+        // A stream goes on elsewhere when this host gives the ledger away.
+        (Owner::Here(_), Some(forwarder)) if may_be_stream(request.method(), request.uri()) => forwarder.answer(request).await,
+        (Owner::Here(active), _) => active.answer(request).await,
+        (Owner::At(_) | Owner::Nobody, _) => routes.warm.oneshot(request).await.unwrap_or_else(|never| match never {}),
+    }
 }
 
 /// The answers of a host that only follows.
@@ -203,7 +265,10 @@ async fn readyz(State(host): State<WarmHost>) -> Response {
     if let Some(Err(error)) = &reached {
         problems.push(format!("the active host cannot be reached: {error}"));
     }
-    let is_ready = matches!(reached, Some(Ok(())));
+    if status.is_drained {
+        problems.push("this host is drained: it forwards requests, and takes the ledger only where no other host would, until it is started again".to_owned());
+    }
+    let is_ready = matches!(reached, Some(Ok(()))) && !status.is_drained;
     let forwarding = host.forwarder.as_ref().map_or(Value::Null, |forwarder| {
         let counts = forwarder.counts();
         json!({
@@ -216,6 +281,7 @@ async fn readyz(State(host): State<WarmHost>) -> Response {
         "ready": is_ready,
         "ledger": "warm: this host follows the ledger and takes over when the active host is gone",
         "active_host": status.active,
+        "drained": status.is_drained,
         "last_batch": status.last_batch,
         "forwarding": forwarding,
         "problems": problems,

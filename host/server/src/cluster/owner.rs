@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use agent_host_runs::StandbyWatch;
-use axum::Router;
+use axum::{Router, extract::Request, response::Response};
 use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
 
 /// Interval between looks at what the standby has learned.
 const LOOK: Duration = Duration::from_millis(100);
@@ -18,7 +20,46 @@ pub(crate) enum Owner {
     /// Another host, at this address.
     At(Arc<str>),
     /// This host.
-    Here(Router),
+    Here(ActiveRoutes),
+}
+
+/// The routes of the active host, for as long as this one is that.
+#[derive(Debug, Clone)]
+pub(crate) struct ActiveRoutes {
+    router: Router,
+    leaving: CancellationToken,
+    left: CancellationToken,
+    /// Requests without the head of their answer.
+    unanswered: TaskTracker,
+}
+
+impl ActiveRoutes {
+    /// `leaving` is cancelled when the host begins to end.
+    pub(crate) fn new(router: Router, leaving: CancellationToken) -> Self {
+        Self { router, leaving, left: CancellationToken::new(), unanswered: TaskTracker::new() }
+    }
+
+    /// Cancelled when the host begins to end, or to give the ledger away: what other hosts have asked for goes on at the next active host.
+    pub(crate) const fn leaving(&self) -> &CancellationToken {
+        &self.leaving
+    }
+
+    /// Cancelled when the host gives the ledger away: what its own clients have asked for goes on at the next active host too.
+    pub(crate) const fn left(&self) -> &CancellationToken {
+        &self.left
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(self, request: Request) -> Response {
+        let _unanswered = self.unanswered.token();
+        self.router.oneshot(request).await.unwrap_or_else(|never| match never {})
+    }
+
+    /// Waits until the requests that were begun are answered.
+    pub(crate) async fn answered(&self) {
+        self.unanswered.close();
+        self.unanswered.wait().await;
+    }
 }
 
 impl Owner {
@@ -69,9 +110,23 @@ impl OwnerSource {
         (Self(sender), OwnerWatch(receiver))
     }
 
-    /// This host is the active one, and answers by this router.
-    pub(crate) fn is_here(&self, router: Router) {
-        self.0.send_replace(Owner::Here(router));
+    /// This host is the active one, and answers by these routes.
+    pub(crate) fn is_here(&self, routes: ActiveRoutes) {
+        self.0.send_replace(Owner::Here(routes));
+    }
+
+    /// This host is the active one no more, and the next one is not known yet. Gives the routes by which it has answered.
+    pub(crate) fn leave(&self) -> Option<ActiveRoutes> {
+        let mut left = None;
+        self.0.send_if_modified(|owner| {
+            let Owner::Here(routes) = owner else { return false };
+            routes.leaving.cancel();
+            routes.left.cancel();
+            left = Some(routes.clone());
+            *owner = Owner::Nobody;
+            true
+        });
+        left
     }
 
     /// Follows what the standby learns, until this host is the active one.
@@ -117,7 +172,9 @@ mod tests {
         }
         source.0.send_replace(Owner::At("other:1".into()));
         moved.await.unwrap();
-        source.is_here(Router::new());
+        source.is_here(ActiveRoutes::new(Router::new(), CancellationToken::new()));
         watch.has_moved_from("other:1".into()).await;
+        let left = source.leave().unwrap();
+        assert!(left.leaving().is_cancelled() && left.left().is_cancelled() && source.leave().is_none());
     }
 }

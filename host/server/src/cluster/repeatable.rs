@@ -16,15 +16,6 @@ const KEPT_BYTES: usize = 256 * 1024;
 /// Bytes of all bodies that are kept at one time.
 const ALL_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
-/// The rule that says which bytes of a body are kept while it is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeepRule {
-    /// All, for another attempt, as long as there is room.
-    WhereThereIsRoom,
-    /// The request is not sent again once some of its body was.
-    Nothing,
-}
-
 /// The body of a request of a client, of which [`Self::attempt`] gives one attempt after the other.
 #[derive(Debug, Clone)]
 pub(super) struct RepeatableBody(Arc<Mutex<BodyState>>);
@@ -32,7 +23,6 @@ pub(super) struct RepeatableBody(Arc<Mutex<BodyState>>);
 #[derive(Debug)]
 struct BodyState {
     body: Body,
-    rule: KeepRule,
     /// The pieces that came so far, if all of them were kept.
     kept: Vec<Bytes>,
     room: Option<OwnedSemaphorePermit>,
@@ -48,8 +38,8 @@ fn all_room() -> &'static Arc<Semaphore> {
 }
 
 impl RepeatableBody {
-    pub(super) fn new(body: Body, rule: KeepRule) -> Self {
-        Self(Arc::new(Mutex::new(BodyState { body, rule, kept: Vec::new(), room: None, is_lost: false, attempt: 0 })))
+    pub(super) fn new(body: Body) -> Self {
+        Self(Arc::new(Mutex::new(BodyState { body, kept: Vec::new(), room: None, is_lost: false, attempt: 0 })))
     }
 
     /// True if the body can be sent from its begin.
@@ -79,12 +69,9 @@ impl BodyState {
             return;
         }
         let bytes: usize = self.kept.iter().map(Bytes::len).sum();
-        let more = match self.rule {
-            KeepRule::WhereThereIsRoom if bytes + piece.len() <= KEPT_BYTES => {
-                u32::try_from(piece.len()).ok().and_then(|more| Arc::clone(all_room()).try_acquire_many_owned(more).ok())
-            }
-            _ => None,
-        };
+        let has_room = bytes + piece.len() <= KEPT_BYTES;
+        let more = u32::try_from(piece.len()).ok().filter(|_| has_room);
+        let more = more.and_then(|more| Arc::clone(all_room()).try_acquire_many_owned(more).ok());
         let Some(more) = more else {
             self.is_lost = true;
             self.kept = Vec::new();
@@ -164,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_kept_body_is_sent_again_from_its_begin_wherever_the_attempt_before_broke_off() {
-        let repeatable = RepeatableBody::new(body(&["one", "two", "three"]), KeepRule::WhereThereIsRoom);
+        let repeatable = RepeatableBody::new(body(&["one", "two", "three"]));
         let mut first = repeatable.attempt().unwrap().into_data_stream();
         assert_eq!(first.next().await.unwrap().unwrap(), "one");
         assert_eq!(text(repeatable.attempt().unwrap()).await, "onetwothree");
@@ -173,22 +160,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_is_not_kept_or_too_long_is_sent_again_only_untouched() {
+    async fn a_body_that_is_too_long_is_sent_again_only_untouched() {
         let long: &'static str = Box::leak("x".repeat(KEPT_BYTES).into_boxed_str());
-        for (body, rule) in [(body(&["one"]), KeepRule::Nothing), (body(&["one", long]), KeepRule::WhereThereIsRoom)] {
-            let repeatable = RepeatableBody::new(body, rule);
-            drop(repeatable.attempt().unwrap());
-            let again = repeatable.attempt().unwrap();
-            assert!(text(again).await.starts_with("one"));
-            assert!(repeatable.attempt().is_none());
-        }
+        let repeatable = RepeatableBody::new(body(&["one", long]));
+        drop(repeatable.attempt().unwrap());
+        let again = repeatable.attempt().unwrap();
+        assert!(text(again).await.starts_with("one"));
+        assert!(repeatable.attempt().is_none());
     }
 
     #[tokio::test]
     async fn the_length_of_a_body_is_known_before_it_is_sent() {
-        let empty = RepeatableBody::new(Body::empty(), KeepRule::Nothing).attempt().unwrap();
+        let empty = RepeatableBody::new(Body::empty()).attempt().unwrap();
         assert!(empty.is_end_stream());
-        let known = RepeatableBody::new(Body::from("four"), KeepRule::Nothing).attempt().unwrap();
+        let known = RepeatableBody::new(Body::from("four")).attempt().unwrap();
         assert_eq!(known.size_hint().exact(), Some(4));
     }
 }

@@ -19,6 +19,7 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use hyper::body::Incoming;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     events::EventSplitter,
@@ -36,7 +37,7 @@ const SILENCE: Duration = KEEP_ALIVE.saturating_mul(3);
 
 /// The source of the events at the moment.
 enum Source {
-    /// A host has the stream. `gone` comes when that is not the active one any more.
+    /// A host has the stream. `gone` comes when that is not the active one any more, or leaves.
     Host { bytes: BoxStream<'static, Result<Bytes, axum::Error>>, gone: BoxFuture<'static, ()>, silence: Option<Duration> },
     /// The stream has broken off, and its rest is asked for.
     Resuming(BoxFuture<'static, Resumption>),
@@ -58,7 +59,8 @@ struct ResumingStream {
     request: Arc<ClientRequest>,
     source: Source,
     events: EventSplitter,
-    _open: OpenRequest,
+    /// Of a request that was forwarded.
+    _open: Option<OpenRequest>,
 }
 
 /// The events of a stream that `host` has begun, over all changes of the active host.
@@ -70,8 +72,18 @@ pub(super) fn stream(
     open: OpenRequest,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
     let source = Source::of_host(&forwarder, host, Body::new(body));
-    let stream = ResumingStream { forwarder, request, source, events: EventSplitter::default(), _open: open };
-    stream::unfold(stream, |mut stream| async move { stream.next().await.map(|piece| (piece, stream)) })
+    ResumingStream { forwarder, request, source, events: EventSplitter::default(), _open: Some(open) }.pieces()
+}
+
+/// The events of a stream that this host has begun, also after the host has `left`.
+pub(super) fn stream_of_this_host(
+    forwarder: Forwarder,
+    request: Arc<ClientRequest>,
+    left: CancellationToken,
+    body: Body,
+) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+    let source = Source::of_this_host(left, body);
+    ResumingStream { forwarder, request, source, events: EventSplitter::default(), _open: None }.pieces()
 }
 
 impl Source {
@@ -79,13 +91,17 @@ impl Source {
         Self::Host { bytes: body.into_data_stream().boxed(), gone: forwarder.gone(host), silence: Some(SILENCE) }
     }
 
-    /// The stream of the routes of this host, which ends with the host.
-    fn of_this_host(body: Body) -> Self {
-        Self::Host { bytes: body.into_data_stream().boxed(), gone: Box::pin(std::future::pending()), silence: None }
+    /// The stream of the routes of this host, until the host leaves.
+    fn of_this_host(left: CancellationToken, body: Body) -> Self {
+        Self::Host { bytes: body.into_data_stream().boxed(), gone: Box::pin(left.cancelled_owned()), silence: None }
     }
 }
 
 impl ResumingStream {
+    fn pieces(self) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+        stream::unfold(self, |mut stream| async move { stream.next().await.map(|piece| (piece, stream)) })
+    }
+
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             match &mut self.source {
@@ -164,14 +180,14 @@ async fn resume(forwarder: Forwarder, request: Arc<ClientRequest>, last_id: Opti
             () = closing => return Resumption::Failed("the host is going down"),
         };
         let (status, is_stream) = match &attempt {
-            Ok(Attempt::Here(response)) => (response.status(), is_event_stream(response.headers())),
+            Ok(Attempt::Here(_, response)) => (response.status(), is_event_stream(response.headers())),
             Ok(Attempt::At(_, response)) if forwarded::is_moved(response.headers()) => (StatusCode::SERVICE_UNAVAILABLE, false),
             Ok(Attempt::At(_, response)) => (response.status(), is_event_stream(response.headers())),
             Err(_) => (StatusCode::SERVICE_UNAVAILABLE, false),
         };
         match (status, is_stream, attempt) {
-            (StatusCode::OK, true, Ok(Attempt::Here(response))) => {
-                return Resumption::On(Source::of_this_host(response.into_body()));
+            (StatusCode::OK, true, Ok(Attempt::Here(left, response))) => {
+                return Resumption::On(Source::of_this_host(left, response.into_body()));
             }
             (StatusCode::OK, true, Ok(Attempt::At(host, response))) => {
                 return Resumption::On(Source::of_host(&forwarder, host, Body::new(response.into_body())));
