@@ -19,8 +19,8 @@ use crate::{
     serve_error::{BindError, ServeError},
 };
 
-/// A server that listens and does not answer yet: clients that connect now wait until [`Server::serve`]. In a cluster, they get the
-/// answers of a warm host until then.
+/// A server that listens and does not answer yet: clients that connect now wait until [`Server::serve`]. In a cluster they are answered
+/// already.
 pub struct Server {
     host: Host,
     listeners: Listeners,
@@ -80,12 +80,13 @@ impl Server {
         Ok(Self { host, listeners: Listeners::Alone(listener), local_addr, router, closing, leaving })
     }
 
-    /// Serves at the listeners of a host that was warm, and is the active one now.
+    /// Serves at the listeners of a host that was warm, and is the active one now: from here on requests are answered.
     #[must_use]
     pub fn take_over(host: Host, cluster: ClusterListeners) -> Self {
         let (local_addr, closing) = (cluster.local_addr(), cluster.closing().child_token());
         let router = router(App::new(host.clone(), local_addr, closing.clone()));
         let leaving = CancellationToken::new();
+        cluster.activate(ActiveRoutes::new(router.clone(), leaving.clone()));
         Self { host, listeners: Listeners::Cluster(cluster), local_addr, router, closing, leaving }
     }
 
@@ -126,7 +127,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`] when the listener fails.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<Served, ServeError> {
-        let Self { host, listeners, router, closing, leaving, .. } = self;
+        let Self { host, listeners, router, closing, .. } = self;
         let (served, overdue) = match listeners {
             Listeners::Alone(listener) => {
                 let connections = Connections::new(router, &host.config().limits, Share::Whole, closing.clone());
@@ -138,7 +139,6 @@ impl Server {
                 (served, connections.end(LAST_BYTES).await)
             }
             Listeners::Cluster(mut cluster) => {
-                cluster.activate(ActiveRoutes::new(router, leaving));
                 let served = tokio::select! {
                     error = cluster.failed() => Err(error),
                     () = shutdown => Ok(()),

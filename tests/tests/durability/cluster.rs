@@ -63,9 +63,11 @@ impl Member {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (found, active) = channel();
         std::thread::spawn(move || {
+            // To the end, so that the host can write.
             while let Some(Ok(line)) = lines.next() {
-                // To the end, so that the host can write.
-                drop(found.send(line));
+                if line.contains("\"listening\"") {
+                    drop(found.send(line));
+                }
             }
         });
         Self { child, url: format!("http://127.0.0.1:{port}"), dir, active }
@@ -121,8 +123,10 @@ impl Member {
     pub async fn send(&self, text: &str) -> String {
         let event = json!({ "event_type": "message.received", "input": { "text": text } });
         let answer = reqwest::Client::new().post(format!("{}/api/v1/events", self.url)).json(&event).send().await.unwrap();
-        assert_eq!(answer.status(), StatusCode::ACCEPTED);
-        answer.json::<Value>().await.unwrap()["runs"][0]["run_id"].as_str().unwrap().to_owned()
+        let status = answer.status();
+        let answer: Value = answer.json().await.unwrap_or_default();
+        assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+        answer["runs"][0]["run_id"].as_str().unwrap().to_owned()
     }
 
     pub async fn events(&self, run: &str) -> Vec<Value> {

@@ -423,15 +423,15 @@ async fn streams_of_warm_hosts_outlive_a_stopped_host() {
     streams_outlive(End::Stopped).await;
 }
 
-/// Sends requests to a host one after the other, until it is told to stop: messages without a key and reads. Gives the number of those that
+/// Sends requests to a host one after the other, until it is told to stop: uploads without a key and reads. Gives the number of those that
 /// were answered as they should be, and the first that was not.
 fn requests(url: String, stop: Arc<AtomicBool>) -> JoinHandle<(usize, Option<String>)> {
     tokio::spawn(async move {
         let (client, mut answered) = (client(), 0);
         while !stop.load(Ordering::Relaxed) {
-            let is_message = answered % 2 == 0;
-            let request = if is_message {
-                client.post(format!("{url}/api/v1/events")).json(&json!({ "event_type": "nobody.listens", "input": {} }))
+            let request = if answered % 2 == 0 {
+                let upload = client.post(format!("{url}/api/v1/artifacts?workspace_id=w"));
+                upload.header("content-type", "text/plain").body(answered.to_string())
             } else {
                 client.get(format!("{url}/api/v1/runs?limit=1"))
             };

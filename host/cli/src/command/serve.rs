@@ -31,6 +31,8 @@ const AGENTS: Duration = Duration::from_secs(1);
 const OTHER_FILES: u64 = 4_096;
 /// Runs that are active when the host is asked to end have so long to end by themselves.
 const GRACE: Duration = Duration::from_secs(5);
+/// The same where the ledger is given to another host, on which they go on: what is about to end, and clients wait.
+const DRAIN_GRACE: Duration = Duration::from_millis(500);
 /// Ending runs and writing the ledger may take so long. With the last bytes of connections (2 s) a shutdown takes
 /// at most 10 seconds.
 const SHUTDOWN: Duration = Duration::from_secs(8);
@@ -172,17 +174,17 @@ impl ActiveService {
         let (ending, leave, hand_over) = (host.clone(), server.leave_signal(), server.hand_over());
         let served = server
             .serve(async move {
-                let goes_on = tokio::select! {
+                let (goes_on, grace) = tokio::select! {
                     () = signals.next() => {
                         // While it can still be told from a stream that has come to its end.
                         leave.send();
                         output.remark("ending: active runs have 5 seconds; a second signal ends at once");
-                        false
+                        (false, GRACE)
                     }
                     () = drained(&ending) => {
                         output.remark("drained: another host of the cluster takes the ledger");
                         hand_over.begin().await;
-                        true
+                        (true, DRAIN_GRACE)
                     }
                 };
                 let at_once = tokio::spawn(async move {
@@ -192,9 +194,9 @@ impl ActiveService {
                 let mut agents = std::pin::pin!(harnesses.end());
                 // While the host still takes it: runs of agents go back to the queue.
                 if tokio::time::timeout(AGENTS, agents.as_mut()).await.is_err() {
-                    tokio::join!(agents, end(&ending));
+                    tokio::join!(agents, end(&ending, grace));
                 } else {
-                    end(&ending).await;
+                    end(&ending, grace).await;
                 }
                 if goes_on {
                     at_once.abort();
@@ -203,7 +205,7 @@ impl ActiveService {
             .await;
         reloading.abort();
         if served.is_err() {
-            end(&host).await;
+            end(&host, GRACE).await;
         }
         Ok(Some((served?, (*host.config()).clone())))
     }
@@ -282,8 +284,8 @@ async fn reload_when_told(host: Host) {
 }
 
 /// Ends the runs, so that streams close with the last event of their run, and the ledger.
-async fn end(host: &Host) {
-    if tokio::time::timeout(SHUTDOWN, host.shutdown(GRACE)).await.is_err() {
+async fn end(host: &Host, grace: Duration) {
+    if tokio::time::timeout(SHUTDOWN, host.shutdown(grace)).await.is_err() {
         tracing::warn!("the host did not end in time; what it did not finish is recovered at the next start");
     }
 }

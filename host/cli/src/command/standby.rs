@@ -18,7 +18,7 @@ use crate::{failure::Failure, output::Output, settings::local_url, signals::Sign
 /// The exit code of a host that does not hold the ledger any more: whoever watches over it starts it again, as a warm one.
 pub(crate) const LEASE_LOST: i32 = 75;
 
-/// What holds the ledger of a host that has given it away, such as the last byte of an answer, has so long to end.
+/// Readers of the ledger that a host has given away, such as an answer whose last bytes are under way, have so long to end.
 const LAST_READERS: Duration = Duration::from_secs(10);
 /// Pause between attempts to open the copy.
 const PAUSE: Duration = Duration::from_millis(20);

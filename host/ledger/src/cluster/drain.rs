@@ -40,7 +40,7 @@ pub struct Drain {
 }
 
 /// Asks the host at an address to give the ledger away, and waits until another one has it. A host that does not own it is marked alone.
-/// The mark ends when the host is started again.
+/// The mark ends when the host is started again, or takes the ledger.
 ///
 /// # Errors
 /// [`ClusterError::NoSuchHost`], [`ClusterError::NobodyToTakeOver`] and [`ClusterError::NotDrained`], besides those of the database.

@@ -61,9 +61,12 @@ const END_LEASE: &str = "delete from agent_host.hosts where host_id = $1::text a
     and greatest(lease_until, pg_postmaster_start_time() + lease_ms * interval '1 millisecond') < clock_timestamp() returning 1::int8";
 
 /// The epoch grows by a random step, so that two histories of one database have no epoch in common: a standby that was promoted without
-/// the last takeover does not give its number again. Where the log lost a batch nobody takes the ledger.
-const TAKE: &str = "update agent_host.partitions set epoch = epoch + 1 + floor(random() * 1000000)::int8, owner = $1::text, incarnation = $2::int8, \
-    since = clock_timestamp() where p = $3::int8 and epoch = $4::int8 and lost_batch is null returning epoch";
+/// the last takeover does not give its number again. Where the log lost a batch nobody takes the ledger. A drained host that takes it, because
+/// no other would, is not drained any more.
+const TAKE: &str = "with taken as (update agent_host.partitions set epoch = epoch + 1 + floor(random() * 1000000)::int8, owner = $1::text, incarnation = $2::int8, \
+    since = clock_timestamp() where p = $3::int8 and epoch = $4::int8 and lost_batch is null returning epoch), \
+    undrained as (update agent_host.hosts set drained = false where host_id = $1::text and drained and exists (select 1 from taken)) \
+    select epoch from taken";
 
 const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
     where application_name = $1::text and pid <> pg_backend_pid()";
@@ -348,7 +351,10 @@ impl Heart {
             return Ok(());
         }
         self.lease.renew(sent);
-        self.lease.set_drained(row.flag(4)?);
+        // An answer from before the takeover has the mark that ended with it.
+        if self.lease.epoch() == held {
+            self.lease.set_drained(row.flag(4)?);
+        }
         *self.owner.lock() = Owner { epoch, advertise };
         Ok(())
     }

@@ -245,6 +245,7 @@ impl Standby {
         };
         let lease = Arc::clone(self.member.lease());
         lease.take(epoch, Box::new(hook));
+        lease.set_drained(false);
         let batch = self.position.lock().last;
         tracing::info!(epoch, batch, "this host has taken over the ledger");
         self.opening.run(Some(Box::new((self.maker, self.member))))

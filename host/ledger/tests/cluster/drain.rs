@@ -66,5 +66,6 @@ async fn an_owner_that_is_drained_gives_the_ledger_away_and_takes_it_only_where_
     taken.close().await.unwrap();
     let taken = tokio::task::spawn_blocking(|| drained.wait()).await.unwrap();
     assert_eq!(exported(&taken), before);
+    assert!(hosts(&url).0.is_empty() && !taken.is_drained(), "a takeover ends the mark");
     taken.close().await.unwrap();
 }

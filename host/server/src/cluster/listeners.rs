@@ -57,7 +57,7 @@ pub struct ClusterListeners {
     closing: CancellationToken,
 }
 
-/// What is needed to follow the active host.
+/// The means to follow the active host.
 struct Follower {
     standby: StandbyWatch,
     advertise: String,
