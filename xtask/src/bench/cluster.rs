@@ -1,4 +1,5 @@
-//! Hosts whose ledger has its log in PostgreSQL: beside one with a log in files, a warm one beside the active one, and after a kill.
+//! Hosts whose ledger has its log in PostgreSQL: beside one with a log in files, a warm one beside the active one, while the ledger is given
+//! away, and after a kill.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -30,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     rates(session)?;
     forwarding(session)?;
+    drain(session)?;
     takeover(session)
 }
 
@@ -87,6 +89,47 @@ fn forwarding(session: &mut Session) -> anyhow::Result<()> {
     let (forwarded, forwarded_cpu) = measured(&warm.url)?;
     session.record(LATENCY, forwarded - direct)?;
     session.record(CPU, forwarded_cpu - direct_cpu)
+}
+
+/// From the request to drain the active host until another one has the ledger, and the longest of the requests that a client of the drained
+/// host sends meanwhile, one after the other.
+fn drain(session: &mut Session) -> anyhow::Result<()> {
+    const TOOK: &str = "cluster.drain_ms";
+    const LONGEST: &str = "cluster.drain.longest_request_ms";
+    if !session.wants(&[TOOK, LONGEST]) {
+        return Ok(());
+    }
+    let cluster = Cluster::new(session, "cluster-drain")?;
+    let port = free_port();
+    let site = cluster.site(session, "cluster-drain", port)?;
+    let config = site.config();
+    let active = site.start_in(session, &environment())?.host;
+    let _warm = cluster.warm(session, "cluster-drain-warm")?;
+    let client = Client::new(active.url());
+    answered(&client, "before")?;
+    let mut command = Command::new(session.host_binary());
+    command.args(["cluster", "drain", &format!("127.0.0.1:{port}"), "--json", "--config", &config]).envs(environment());
+    let draining = command.stdout(Stdio::piped()).spawn()?;
+    let asked = thread::spawn(move || draining.wait_with_output());
+    let mut longest = Duration::ZERO;
+    let mut sent = 0_u32;
+    loop {
+        // One more than until the ledger has moved.
+        let is_last = asked.is_finished();
+        let began = Instant::now();
+        answered(&client, &format!("during-{sent}")).context("a request failed while the ledger moved")?;
+        longest = longest.max(began.elapsed());
+        sent += 1;
+        if is_last {
+            break;
+        }
+    }
+    let output = asked.join().map_err(|_| anyhow::anyhow!("the command has panicked"))??;
+    active.kill();
+    anyhow::ensure!(output.status.success(), "the host was not drained");
+    let outcome: Value = serde_json::from_slice(&output.stdout)?;
+    session.record(TOOK, outcome.get("took_ms").and_then(Value::as_f64).context("no time")?)?;
+    session.record(LONGEST, longest.as_secs_f64() * 1e3)
 }
 
 /// From the kill of the active host until the next event is accepted, sent to the warm one.

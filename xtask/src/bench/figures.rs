@@ -336,6 +336,8 @@ pub(crate) const FIGURES: &[(&str, &str)] = &[
     ("cluster.echo.http.256.postgres_cpu_us_per_run", "us"),
     ("cluster.forward.added_p50_ms", "ms"),
     ("cluster.forward.added_cpu_us", "us"),
+    ("cluster.drain_ms", "ms"),
+    ("cluster.drain.longest_request_ms", "ms"),
     ("cluster.takeover_ms", "ms"),
     ("ledger.million.ratio", "x"),
     ("ledger.bytes_per_run", "bytes"),
