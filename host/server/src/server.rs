@@ -86,7 +86,7 @@ impl Server {
         let (local_addr, closing) = (cluster.local_addr(), cluster.closing().child_token());
         let router = router(App::new(host.clone(), local_addr, closing.clone()));
         let leaving = CancellationToken::new();
-        cluster.activate(ActiveRoutes::new(router.clone(), leaving.clone()));
+        cluster.activate(ActiveRoutes::new(router.clone(), leaving.clone(), closing.clone()));
         Self { host, listeners: Listeners::Cluster(cluster), local_addr, router, closing, leaving }
     }
 

@@ -467,6 +467,8 @@ async fn a_drained_host_fails_no_request_and_its_streams_go_on() {
     let agui = follow(active.request(Method::POST, "/agents/agent/run").json(&agui));
     active.host.until(&run, |events| types(events).iter().filter(|kind| **kind == "message.delta").count() > 2).await;
     let stop = Arc::new(AtomicBool::new(false));
+    let wait = active.request(Method::POST, "/api/v1/events").json(&message("task:waited")).header("prefer", "wait=30");
+    let waited = tokio::spawn(wait.send());
     let clients: Vec<_> = [&active, &warm].map(|host| requests(host.url(""), Arc::clone(&stop))).into_iter().collect();
 
     let drain = |host: String| {
@@ -477,6 +479,9 @@ async fn a_drained_host_fails_no_request_and_its_streams_go_on() {
     println!("drained: {drained}");
     assert_eq!((&drained["was_active"], &drained["active"]), (&json!(true), &json!(address(&warm))), "{drained}");
     warm.host.is_active();
+    // With the run as it was, or at its end.
+    let waited = waited.await.unwrap().unwrap();
+    assert!(waited.status().is_success(), "{}", waited.text().await.unwrap());
     let mut events = None;
     for stream in streams {
         let (seen, is_whole) = tokio::time::timeout(PATIENCE, stream).await.expect("a stream does not end").unwrap();

@@ -94,7 +94,7 @@ impl HandOver {
     pub async fn begin(&self) {
         let Some(routes) = self.0.as_ref().and_then(|source| source.leave()) else { return };
         if tokio::time::timeout(LAST_ANSWERS, routes.answered()).await.is_err() {
-            tracing::debug!("some requests that wait are answered when the runs have ended");
+            tracing::debug!("requests that were begun have no answer yet");
         }
     }
 }

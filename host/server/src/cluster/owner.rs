@@ -29,14 +29,15 @@ pub(crate) struct ActiveRoutes {
     router: Router,
     leaving: CancellationToken,
     left: CancellationToken,
+    closing: CancellationToken,
     /// Requests without the head of their answer.
     unanswered: TaskTracker,
 }
 
 impl ActiveRoutes {
-    /// `leaving` is cancelled when the host begins to end.
-    pub(crate) fn new(router: Router, leaving: CancellationToken) -> Self {
-        Self { router, leaving, left: CancellationToken::new(), unanswered: TaskTracker::new() }
+    /// `leaving` is cancelled when the host begins to end; `closing` ends what the routes wait for.
+    pub(crate) fn new(router: Router, leaving: CancellationToken, closing: CancellationToken) -> Self {
+        Self { router, leaving, left: CancellationToken::new(), closing, unanswered: TaskTracker::new() }
     }
 
     /// Cancelled when the host begins to end, or to give the ledger away: what other hosts have asked for goes on at the next active host.
@@ -55,8 +56,9 @@ impl ActiveRoutes {
         self.router.oneshot(request).await.unwrap_or_else(|never| match never {})
     }
 
-    /// Waits until the requests that were begun are answered.
+    /// Ends what requests wait for, and returns when those that were begun are answered.
     pub(crate) async fn answered(&self) {
+        self.closing.cancel();
         self.unanswered.close();
         self.unanswered.wait().await;
     }
@@ -172,7 +174,7 @@ mod tests {
         }
         source.0.send_replace(Owner::At("other:1".into()));
         moved.await.unwrap();
-        source.is_here(ActiveRoutes::new(Router::new(), CancellationToken::new()));
+        source.is_here(ActiveRoutes::new(Router::new(), CancellationToken::new(), CancellationToken::new()));
         watch.has_moved_from("other:1".into()).await;
         let left = source.leave().unwrap();
         assert!(left.leaving().is_cancelled() && left.left().is_cancelled() && source.leave().is_none());

@@ -37,8 +37,14 @@ const SILENCE: Duration = KEEP_ALIVE.saturating_mul(3);
 
 /// The source of the events at the moment.
 enum Source {
-    /// A host has the stream. `gone` comes when that is not the active one any more, or leaves.
-    Host { bytes: BoxStream<'static, Result<Bytes, axum::Error>>, gone: BoxFuture<'static, ()>, silence: Option<Duration> },
+    /// A host has the stream. `left` comes when that is this one and gives the ledger away, from when on its routes break off, `gone` when
+    /// it is another one that is not the active one any more.
+    Host {
+        bytes: BoxStream<'static, Result<Bytes, axum::Error>>,
+        left: BoxFuture<'static, ()>,
+        gone: BoxFuture<'static, ()>,
+        silence: Option<Duration>,
+    },
     /// The stream has broken off, and its rest is asked for.
     Resuming(BoxFuture<'static, Resumption>),
     /// The stream has ended.
@@ -88,12 +94,14 @@ pub(super) fn stream_of_this_host(
 
 impl Source {
     fn of_host(forwarder: &Forwarder, host: Arc<str>, body: Body) -> Self {
-        Self::Host { bytes: body.into_data_stream().boxed(), gone: forwarder.gone(host), silence: Some(SILENCE) }
+        let left = Box::pin(std::future::pending());
+        Self::Host { bytes: body.into_data_stream().boxed(), left, gone: forwarder.gone(host), silence: Some(SILENCE) }
     }
 
     /// The stream of the routes of this host, until the host leaves.
     fn of_this_host(left: CancellationToken, body: Body) -> Self {
-        Self::Host { bytes: body.into_data_stream().boxed(), gone: Box::pin(left.cancelled_owned()), silence: None }
+        let (left, gone) = (Box::pin(left.cancelled_owned()), Box::pin(std::future::pending()));
+        Self::Host { bytes: body.into_data_stream().boxed(), left, gone, silence: None }
     }
 }
 
@@ -106,7 +114,7 @@ impl ResumingStream {
         loop {
             match &mut self.source {
                 Source::Over => return None,
-                Source::Host { bytes, gone, silence } => {
+                Source::Host { bytes, left, gone, silence } => {
                     let silent = async {
                         match *silence {
                             Some(silence) => tokio::time::sleep(silence).await,
@@ -115,6 +123,7 @@ impl ResumingStream {
                     };
                     let piece = tokio::select! {
                         biased;
+                        () = left => Some(Err(axum::Error::new("this host gives the ledger away"))),
                         piece = bytes.next() => piece,
                         () = self.forwarder.closing().cancelled() => {
                             self.source = Source::Over;
