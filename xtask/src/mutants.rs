@@ -67,7 +67,7 @@ const MUTANTS: [Mutant; 7] = [
     Mutant {
         name: "a lease is taken before it is over",
         file: "host/ledger/src/cluster/member.rs",
-        from: "if !(is_free || is_over) || self.lease.left() < self.lease.length() / 4 {",
+        from: "if !(is_free || is_over) || gives_way || self.lease.left() < self.lease.length() / 4 {",
         to: "if self.lease.left() < self.lease.length() / 4 {",
     },
     Mutant {
