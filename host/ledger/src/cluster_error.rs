@@ -114,7 +114,7 @@ pub enum ClusterError {
     /// The host has not given the ledger away.
     #[error(
         "`{advertise}` was asked to give the ledger away, and {waited_s} s later no other host has it: see its log and `agent-host cluster \
-         status`; when its lease is over another host takes the ledger anyway"
+         status`; another host takes the ledger when that one is stopped"
     )]
     NotDrained {
         /// Address of the host.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::App,
     cluster::{
-        listeners::{ClusterListeners, HandOver},
+        listeners::{ClusterListeners, Departure},
         owner::ActiveRoutes,
     },
     http::connections::{self, Connections, LAST_BYTES, Share},
@@ -27,7 +27,6 @@ pub struct Server {
     local_addr: SocketAddr,
     router: Router,
     closing: CancellationToken,
-    leaving: CancellationToken,
 }
 
 /// The end of serving.
@@ -35,7 +34,7 @@ pub struct Server {
 pub enum Served {
     /// The listeners are closed.
     Ended,
-    /// The host is not the active one any more ([`Server::hand_over`]), and forwards requests.
+    /// The host has given the ledger away ([`Departure::hand_over`]), and forwards requests.
     HandedOver(ClusterListeners),
 }
 
@@ -45,17 +44,6 @@ enum Listeners {
     Alone(TcpListener),
     /// Of a host in a cluster.
     Cluster(ClusterListeners),
-}
-
-/// Tells the other hosts of a cluster that this one ends: they ask the next active host. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct LeaveSignal(CancellationToken);
-
-impl LeaveSignal {
-    /// Begins to leave: requests that other hosts forward are refused, and their streams of events break off, to go on elsewhere.
-    pub fn send(&self) {
-        self.0.cancel();
-    }
 }
 
 impl std::fmt::Debug for Server {
@@ -76,8 +64,7 @@ impl Server {
         let local_addr = listener.local_addr().map_err(refused)?;
         let closing = CancellationToken::new();
         let router = router(App::new(host.clone(), local_addr, closing.clone()));
-        let leaving = CancellationToken::new();
-        Ok(Self { host, listeners: Listeners::Alone(listener), local_addr, router, closing, leaving })
+        Ok(Self { host, listeners: Listeners::Alone(listener), local_addr, router, closing })
     }
 
     /// Serves at the listeners of a host that was warm, and is the active one now: from here on requests are answered.
@@ -85,25 +72,18 @@ impl Server {
     pub fn take_over(host: Host, cluster: ClusterListeners) -> Self {
         let (local_addr, closing) = (cluster.local_addr(), cluster.closing().child_token());
         let router = router(App::new(host.clone(), local_addr, closing.clone()));
-        let leaving = CancellationToken::new();
-        cluster.activate(ActiveRoutes::new(router.clone(), leaving.clone(), closing.clone()));
-        Self { host, listeners: Listeners::Cluster(cluster), local_addr, router, closing, leaving }
+        cluster.activate(ActiveRoutes::new(router.clone(), closing.clone()));
+        Self { host, listeners: Listeners::Cluster(cluster), local_addr, router, closing }
     }
 
-    /// To be used before the runs of a host are ended that gives the ledger of its cluster away. [`Server::serve`] gives the listeners
+    /// To be used before the runs of a host in a cluster are ended: it ends, or gives the ledger away, and [`Self::serve`] gives the listeners
     /// back then. Does nothing for a host by itself.
     #[must_use]
-    pub fn hand_over(&self) -> HandOver {
+    pub fn departure(&self) -> Departure {
         match &self.listeners {
-            Listeners::Alone(_) => HandOver::nowhere(),
-            Listeners::Cluster(cluster) => cluster.hand_over(),
+            Listeners::Alone(_) => Departure::alone(),
+            Listeners::Cluster(cluster) => cluster.departure(),
         }
-    }
-
-    /// To be used before the runs of a host in a cluster are ended. Does nothing for a host by itself.
-    #[must_use]
-    pub fn leave_signal(&self) -> LeaveSignal {
-        LeaveSignal(self.leaving.clone())
     }
 
     /// Address of the listener.

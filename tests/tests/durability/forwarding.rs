@@ -423,8 +423,8 @@ async fn streams_of_warm_hosts_outlive_a_stopped_host() {
     streams_outlive(End::Stopped).await;
 }
 
-/// Sends requests to a host one after the other, until it is told to stop, and some at least: uploads without a key and reads. Gives the number of those that
-/// were answered as they should be, and the first that was not.
+/// Sends requests to a host one after the other, until it is told to stop, and some at least: uploads without a key and reads. Gives the
+/// number of those that were answered as they should be, and the first that was not.
 fn requests(url: String, stop: Arc<AtomicBool>) -> JoinHandle<(usize, Option<String>)> {
     tokio::spawn(async move {
         let (client, mut answered) = (client(), 0);

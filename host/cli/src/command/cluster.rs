@@ -37,8 +37,8 @@ pub(crate) enum Cluster {
     #[command(
         long_about = "Let a host give the ledger to another one, before it is stopped or upgraded.\n\n\
             No request fails and no stream breaks off: the host answers what it has begun, its runs go on at the next active host, and it \
-            forwards requests from then on, while its /readyz says 503. It takes the ledger again only where no other host would, until it \
-            is started again. Waits until another host has the ledger.",
+            forwards requests from then on, while its /readyz says 503. It takes the ledger again only where no other host would. A start \
+            of the host ends that. Waits until another host has the ledger.",
         after_long_help = "Examples:\n  agent-host cluster drain\n  agent-host cluster drain 10.0.0.7:7071"
     )]
     Drain {
@@ -91,7 +91,9 @@ impl Cluster {
             Self::Drain { host } => {
                 let host = host.unwrap_or(options.advertise);
                 let asked = host.clone();
+                let progress = Progress::spinner(output, "waiting until another host has the ledger");
                 let drain = tokio::task::spawn_blocking(move || drain_host(&server, &asked)).await??;
+                drop(progress);
                 output.result(&drain_document(&host, &drain), || drain_text(&host, &drain))?;
             }
             Self::Repair { give_up_the_rest } => {

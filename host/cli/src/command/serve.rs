@@ -31,8 +31,10 @@ const AGENTS: Duration = Duration::from_secs(1);
 const OTHER_FILES: u64 = 4_096;
 /// Runs that are active when the host is asked to end have so long to end by themselves.
 const GRACE: Duration = Duration::from_secs(5);
-/// The same where the ledger is given to another host, on which they go on: what is about to end, and clients wait.
+/// Likewise where the ledger is given to another host, on which they go on: clients wait meanwhile.
 const DRAIN_GRACE: Duration = Duration::from_millis(500);
+/// Pause between looks at whether the host is drained.
+const DRAIN_LOOK: Duration = Duration::from_millis(100);
 /// Ending runs and writing the ledger may take so long. With the last bytes of connections (2 s) a shutdown takes
 /// at most 10 seconds.
 const SHUTDOWN: Duration = Duration::from_secs(8);
@@ -70,9 +72,6 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
     }
     text.parse().map_err(|_| "write an address with a port, such as 127.0.0.1:7070 or [::1]:7070, or only a port".to_owned())
 }
-
-/// Pause between looks at whether the host is drained.
-const DRAIN_LOOK: Duration = Duration::from_millis(100);
 
 impl Serve {
     pub(crate) async fn execute(self, mut config: Config, global: Global, output: Output) -> anyhow::Result<ExitCode> {
@@ -171,19 +170,19 @@ impl ActiveService {
         output.result(&json!({ "listening": url, "page": page }), || format!("listening on {url}\nchat page: {page}\n"))?;
 
         let reloading = tokio::spawn(reload_when_told(host.clone()));
-        let (ending, leave, hand_over) = (host.clone(), server.leave_signal(), server.hand_over());
+        let (ending, departure) = (host.clone(), server.departure());
         let served = server
             .serve(async move {
                 let (goes_on, grace) = tokio::select! {
                     () = signals.next() => {
                         // While it can still be told from a stream that has come to its end.
-                        leave.send();
+                        departure.end();
                         output.remark("ending: active runs have 5 seconds; a second signal ends at once");
                         (false, GRACE)
                     }
                     () = drained(&ending) => {
                         output.remark("drained: another host of the cluster takes the ledger");
-                        hand_over.begin().await;
+                        departure.hand_over().await;
                         (true, DRAIN_GRACE)
                     }
                 };

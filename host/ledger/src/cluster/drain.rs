@@ -47,14 +47,13 @@ pub struct Drain {
 pub fn drain_host(server: &PostgresServer, advertise: &str) -> Result<Drain, ClusterError> {
     let mut session = Session::new(server, "agent-host drain", TIMEOUT);
     check_cluster(&mut session, server)?;
-    let (server_name, advertise_name) = (|| server.to_string(), || advertise.to_owned());
     let rows = session.query_again(LOOK, &[Param::Text(advertise), Param::Int(PARTITION)])?;
     let Some(row) = rows.first() else {
-        return Err(ClusterError::NoSuchHost { server: server_name(), advertise: advertise_name() });
+        return Err(ClusterError::NoSuchHost { server: server.to_string(), advertise: advertise.to_owned() });
     };
     let (host, was_active, has_successor) = (row.text(0)?.unwrap_or_default(), row.flag(1)?, row.flag(2)?);
     if was_active && !has_successor {
-        return Err(ClusterError::NobodyToTakeOver { server: server_name(), advertise: advertise_name() });
+        return Err(ClusterError::NobodyToTakeOver { server: server.to_string(), advertise: advertise.to_owned() });
     }
     let began = Instant::now();
     session.query_again(DRAIN, &[Param::Text(&host)])?;
@@ -68,7 +67,7 @@ pub fn drain_host(server: &PostgresServer, advertise: &str) -> Result<Drain, Clu
             return Ok(Drain { active, was_active, took: began.elapsed() });
         }
         if began.elapsed() > PATIENCE {
-            return Err(ClusterError::NotDrained { advertise: advertise_name(), waited_s: PATIENCE.as_secs() });
+            return Err(ClusterError::NotDrained { advertise: advertise.to_owned(), waited_s: PATIENCE.as_secs() });
         }
         std::thread::sleep(PAUSE);
     }

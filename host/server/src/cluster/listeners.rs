@@ -28,7 +28,8 @@ use tower::ServiceExt;
 
 use crate::{
     cluster::{
-        forward::{Forwarder, may_be_stream},
+        client_request::may_be_stream,
+        forward::Forwarder,
         host_listener::{self, HostRoutes},
         owner::{ActiveRoutes, Owner, OwnerSource, OwnerWatch},
     },
@@ -73,25 +74,32 @@ impl Follower {
     }
 }
 
-/// The giving away of the ledger by the host that is active. Cheap to clone.
+/// The departure of a host that is active: it ends, or gives the ledger away. Cheap to clone.
 #[derive(Clone)]
-pub struct HandOver(Option<Arc<OwnerSource>>);
+pub struct Departure(Option<Arc<OwnerSource>>);
 
-impl std::fmt::Debug for HandOver {
+impl std::fmt::Debug for Departure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HandOver")
+        f.write_str("Departure")
     }
 }
 
-impl HandOver {
-    /// Of a host by itself.
-    pub(crate) const fn nowhere() -> Self {
+impl Departure {
+    /// Of a host by itself, which nobody forwards requests to.
+    pub(crate) const fn alone() -> Self {
         Self(None)
     }
 
-    /// Begins: requests wait for the next active host, and streams of events go on there. Returns when what was begun before is answered,
-    /// or after two seconds.
-    pub async fn begin(&self) {
+    /// The host begins to end: requests that other hosts forward are refused, and their streams of events break off, to go on elsewhere.
+    pub fn end(&self) {
+        if let Some(source) = &self.0 {
+            source.begin_to_leave();
+        }
+    }
+
+    /// The host gives the ledger away: requests wait for the next active host, and streams of events go on there, also those of its own
+    /// clients. Returns when what was begun before is answered, or after two seconds.
+    pub async fn hand_over(&self) {
         let Some(routes) = self.0.as_ref().and_then(|source| source.leave()) else { return };
         if tokio::time::timeout(LAST_ANSWERS, routes.answered()).await.is_err() {
             tracing::debug!("requests that were begun have no answer yet");
@@ -170,9 +178,9 @@ impl ClusterListeners {
         matches!(self.follower.owner.now(), Owner::Here(_))
     }
 
-    /// See [`HandOver`].
-    pub(crate) fn hand_over(&self) -> HandOver {
-        HandOver(Some(Arc::clone(&self.owner)))
+    /// See [`Departure`].
+    pub(crate) fn departure(&self) -> Departure {
+        Departure(Some(Arc::clone(&self.owner)))
     }
 
     /// The place where a standby of this host shows its state.

@@ -35,9 +35,10 @@ pub(crate) struct ActiveRoutes {
 }
 
 impl ActiveRoutes {
-    /// `leaving` is cancelled when the host begins to end; `closing` ends what the routes wait for.
-    pub(crate) fn new(router: Router, leaving: CancellationToken, closing: CancellationToken) -> Self {
-        Self { router, leaving, left: CancellationToken::new(), closing, unanswered: TaskTracker::new() }
+    /// `closing` ends what the routes wait for.
+    pub(crate) fn new(router: Router, closing: CancellationToken) -> Self {
+        let (leaving, left) = (CancellationToken::new(), CancellationToken::new());
+        Self { router, leaving, left, closing, unanswered: TaskTracker::new() }
     }
 
     /// Cancelled when the host begins to end, or to give the ledger away: what other hosts have asked for goes on at the next active host.
@@ -117,6 +118,13 @@ impl OwnerSource {
         self.0.send_replace(Owner::Here(routes));
     }
 
+    /// This host begins to leave: what other hosts have asked it for goes on at the next active host.
+    pub(crate) fn begin_to_leave(&self) {
+        if let Owner::Here(routes) = &*self.0.borrow() {
+            routes.leaving.cancel();
+        }
+    }
+
     /// This host is the active one no more, and the next one is not known yet. Gives the routes by which it has answered.
     pub(crate) fn leave(&self) -> Option<ActiveRoutes> {
         let mut left = None;
@@ -174,8 +182,10 @@ mod tests {
         }
         source.0.send_replace(Owner::At("other:1".into()));
         moved.await.unwrap();
-        source.is_here(ActiveRoutes::new(Router::new(), CancellationToken::new(), CancellationToken::new()));
-        watch.has_moved_from("other:1".into()).await;
+        source.is_here(ActiveRoutes::new(Router::new(), CancellationToken::new()));
+        watch.clone().has_moved_from("other:1".into()).await;
+        source.begin_to_leave();
+        assert!(matches!(watch.now(), Owner::Here(routes) if routes.leaving().is_cancelled() && !routes.left().is_cancelled()));
         let left = source.leave().unwrap();
         assert!(left.leaving().is_cancelled() && left.left().is_cancelled() && source.leave().is_none());
     }

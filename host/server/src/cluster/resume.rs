@@ -22,8 +22,9 @@ use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    client_request::ClientRequest,
     events::EventSplitter,
-    forward::{Attempt, ClientRequest, Forwarder, OpenRequest, PAUSE},
+    forward::{Attempt, Forwarder, OpenRequest, PAUSE},
     host_listener::is_event_stream,
 };
 use crate::http::{forwarded, sse::KEEP_ALIVE};
