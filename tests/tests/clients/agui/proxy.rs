@@ -98,7 +98,7 @@ async fn answers(mut server: OwnedReadHalf, mut client: OwnedWriteHalf, cut: Cut
                 continue;
             }
             // Comments keep the connection alive, and are no events.
-            let is_event = event.windows(6).any(|six| six == b"data: ");
+            let is_event = memchr::memmem::find(&event, b"data: ").is_some();
             event.clear();
             let is_last = {
                 let mut cut = cut.lock().unwrap();

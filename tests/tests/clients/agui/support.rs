@@ -213,6 +213,8 @@ pub struct Wire {
     pub headers: HeaderMap,
     body: BoxStream<'static, Result<Vec<u8>, reqwest::Error>>,
     read: Vec<u8>,
+    /// Length of the part of `read` in which no end of an event is. A whole run may be one event of megabytes.
+    searched: usize,
     /// Comments so far.
     pub comments: usize,
     /// True if the connection broke off.
@@ -227,19 +229,21 @@ impl Wire {
         }
         assert_eq!(headers["content-type"], "text/event-stream", "{headers:?}");
         let body = answer.bytes_stream().map(|bytes| bytes.map(|bytes| bytes.to_vec())).boxed();
-        Self { headers, body, read: Vec::new(), comments: 0, broken: false }
+        Self { headers, body, read: Vec::new(), searched: 0, comments: 0, broken: false }
     }
 
     /// The next event; none at the end of the stream.
     pub async fn next(&mut self) -> Option<Frame> {
         loop {
-            while let Some(end) = self.read.windows(2).position(|two| two == b"\n\n") {
-                let frame: Vec<u8> = self.read.drain(..end + 2).collect();
+            while let Some(found) = memchr::memmem::find(&self.read[self.searched..], b"\n\n") {
+                let frame: Vec<u8> = self.read.drain(..self.searched + found + 2).collect();
+                self.searched = 0;
                 let text = String::from_utf8(frame).expect("events are UTF-8");
                 if let Some(frame) = self.parse(&text) {
                     return Some(frame);
                 }
             }
+            self.searched = self.read.len().saturating_sub(1);
             let more = tokio::time::timeout(PATIENCE, self.body.next()).await.expect("the stream goes on, or ends");
             match more {
                 Some(Ok(bytes)) => self.read.extend(bytes),
