@@ -52,14 +52,16 @@ struct NamedTest {
 }
 
 impl NamedTest {
-    /// The argument by which cargo selects the binary: `--test NAME`, or `--lib`.
+    /// The argument by which cargo selects the binary: `--test NAME`, `--lib` or `--bins`.
     fn binary(&self) -> Vec<String> {
         let parts: Vec<&str> = self.path.split('/').collect();
-        match parts.iter().rposition(|part| *part == "tests").and_then(|at| parts.get(at + 1)) {
-            Some(binary) => vec!["--test".to_owned(), binary.trim_end_matches(".rs").to_owned()],
-            None if self.path.starts_with("host/cli/") => vec!["--bins".to_owned()],
-            None => vec!["--lib".to_owned()],
+        // Tests of a module may be in a folder `tests` too: those below `src` belong to the library.
+        if parts.contains(&"src") {
+            let own = if self.path.starts_with("host/cli/") { "--bins" } else { "--lib" };
+            return vec![own.to_owned()];
         }
+        let binary = parts.iter().rposition(|part| *part == "tests").and_then(|at| parts.get(at + 1)).unwrap_or(&"tests");
+        vec!["--test".to_owned(), binary.trim_end_matches(".rs").to_owned()]
     }
 }
 
@@ -153,7 +155,7 @@ mod tests {
 
     const EXAMPLE: &str = "# Hostile guests\n\n| a | `x.rs::not_of_a_family` |\n\n### 1. A loop\n\n| part | test |\n|---|---|\n\
         | in `run` | `tests/tests/guests/hostile.rs::loops`, `tests/tests/bad_services.rs::waits` |\n| elsewhere | not tested yet |\n\
-        \n### 2. Disks\n\n| full | `host/ledger/tests/killed/disk.rs::full` |\n| slow | `host/ledger/src/writer/mod.rs::slow` |\n";
+        \n### 2. Disks\n\n| full | `host/ledger/tests/killed/disk.rs::full` |\n| slow | `host/ledger/src/writer/tests/mod.rs::slow` |\n";
 
     #[test]
     fn families_of_the_page_have_their_tests() {
@@ -162,6 +164,21 @@ mod tests {
         assert_eq!(families.iter().map(|family| (family.tests.len(), family.untested)).collect::<Vec<_>>(), [(2, 1), (2, 0)]);
         let binaries: Vec<_> = families.iter().flat_map(|family| &family.tests).map(|test| test.binary().join(" ")).collect();
         assert_eq!(binaries, ["--test bad_services", "--test guests", "--lib", "--test killed"]);
+    }
+
+    #[test]
+    fn each_test_of_the_page_is_in_a_binary_of_the_workspace() {
+        let root = Workspace::find().unwrap().root().to_owned();
+        let page = std::fs::read_to_string(root.join(PAGE)).unwrap();
+        for test in families(&page).iter().flat_map(|family| &family.tests) {
+            let Some(name) = test.binary().get(1).cloned() else {
+                assert!(root.join(&test.path).is_file(), "{}", test.path);
+                continue;
+            };
+            let folder = root.join(test.path.split_once("/tests/").unwrap().0).join("tests");
+            let is_binary = folder.join(&name).join("main.rs").is_file() || folder.join(format!("{name}.rs")).is_file();
+            assert!(is_binary, "{} is in no binary `{name}`", test.path);
+        }
     }
 
     #[test]
