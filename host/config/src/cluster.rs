@@ -26,6 +26,12 @@ pub struct ClusterConfig {
     /// Password of the database's user. Default: none is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<SecretRef>,
+    /// Address of the object store of the contents of blobs and of snapshots, the same on each host: `s3://BUCKET/PREFIX`,
+    /// `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `file:///FOLDER`. `agent-host cluster init` writes it into the database. Credentials
+    /// are those of the environment, under the names of the provider (`AWS_ACCESS_KEY_ID`, ...), else those of the machine. Default: contents
+    /// are in the database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blobs: Option<String>,
     /// Length of the lease of the active host, in milliseconds, from 1,000 to 600,000. Another host takes over when it is over. The
     /// active host ends itself where the database is away for as long, less two seconds.
     pub lease_ms: u64,
@@ -33,7 +39,7 @@ pub struct ClusterConfig {
 
 impl Default for ClusterConfig {
     fn default() -> Self {
-        Self { advertise: String::new(), listen: None, secret: None, password: None, lease_ms: 10_000 }
+        Self { advertise: String::new(), listen: None, secret: None, password: None, blobs: None, lease_ms: 10_000 }
     }
 }
 

@@ -86,6 +86,59 @@ pub enum ClusterError {
         /// Difference in milliseconds; positive where this host is ahead.
         off_ms: i64,
     },
+    /// The address of an object store cannot be read.
+    #[error(
+        "`{address}` is no address of an object store ({reason}): write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
+         file:///FOLDER"
+    )]
+    NoStorageAddress {
+        /// The text.
+        address: String,
+        /// Description of the fault.
+        reason: String,
+    },
+    /// The object store does not do what it is asked.
+    #[error(
+        "the object store {address} cannot be used: {reason}; its credentials are those of the environment (docs/CLUSTER.md), else of \
+         the machine"
+    )]
+    Storage {
+        /// Address of the store.
+        address: String,
+        /// Reason of the store.
+        reason: String,
+    },
+    /// The object store has objects of another cluster.
+    #[error(
+        "the object store {address} is that of another cluster: name a prefix of its own in [cluster] blobs, or remove `cluster.json` \
+         there if that cluster is gone"
+    )]
+    ForeignStorage {
+        /// Address of the store.
+        address: String,
+    },
+    /// The object store has nothing of the cluster.
+    #[error(
+        "the object store {address} has nothing of this cluster (`cluster.json` is missing): mount the folder or name the bucket in which \
+         it was"
+    )]
+    NoStorage {
+        /// Address of the store.
+        address: String,
+    },
+    /// The host is configured with another place for contents than the cluster has.
+    #[error(
+        "[cluster] blobs of this host is {own}, and the cluster in {server} has its contents in {found}: write the same on each host. \
+         Contents move with a new cluster (`agent-host cluster init`, `agent-host cluster import`)"
+    )]
+    OtherStorage {
+        /// The database.
+        server: String,
+        /// Place of the cluster.
+        found: String,
+        /// Place in the configuration.
+        own: String,
+    },
     /// Another host has the address.
     #[error("another host of the cluster is at `{advertise}` too: give each host an address of its own in [cluster] advertise")]
     AdvertiseTaken {

@@ -85,8 +85,8 @@ mod writer;
 
 pub use cluster::{
     ClusterOptions, ClusterStatus, DEFAULT_LEASE, Drain, HostStatus, ImportedLedger, LostBatch, Repair, RepairedCluster,
-    SnapshotStatus, Standby, StandbyStatus, StandbyWatch, cluster_status, drain_host, import_ledger, init_cluster,
-    repair_cluster,
+    SnapshotStatus, Standby, StandbyStatus, StandbyWatch, StorageAddress, cluster_status, drain_host, import_ledger,
+    init_cluster, repair_cluster,
 };
 pub use cluster_error::ClusterError;
 pub use error::{LedgerError, OpenError};

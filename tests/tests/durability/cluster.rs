@@ -86,7 +86,7 @@ impl Member {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
 
-    fn kill(mut self) -> TempDir {
+    pub fn kill(mut self) -> TempDir {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap())

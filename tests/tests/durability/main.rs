@@ -18,4 +18,5 @@ mod outside;
 mod parking;
 mod policies;
 mod replays;
+mod storage;
 mod versions;

@@ -75,9 +75,13 @@ impl Cluster {
         let (server, name) = (options.server.clone(), options.server.to_string());
         match self {
             Self::Init => {
-                tokio::task::spawn_blocking(move || init_cluster(&server)).await??;
-                output.result(&json!({ "database": name }), || {
-                    format!("the cluster is made in {name}: start its hosts with `agent-host serve`\n")
+                let blobs = options.blobs.clone();
+                let contents = blobs.as_ref().map(ToString::to_string);
+                tokio::task::spawn_blocking(move || init_cluster(&server, blobs.as_ref())).await??;
+                output.result(&json!({ "database": name, "blobs": contents }), || {
+                    let contents =
+                        contents.as_ref().map(|address| format!(", with its contents in {address}")).unwrap_or_default();
+                    format!("the cluster is made in {name}{contents}: start its hosts with `agent-host serve`\n")
                 })?;
             }
             Self::Import { dir } => {
@@ -229,6 +233,7 @@ fn document(status: &ClusterStatus) -> serde_json::Value {
         "first_batch": status.first_batch,
         "last_batch": status.last_batch,
         "log_bytes": status.log_bytes,
+        "blobs": status.blobs,
         "blob_bytes": status.blob_bytes,
         "lost": status.lost.as_ref().map(lost_document),
         "snapshots": snapshots,
@@ -237,9 +242,13 @@ fn document(status: &ClusterStatus) -> serde_json::Value {
 }
 
 fn status_text(status: &ClusterStatus) -> StyledText {
+    let contents = match &status.blobs {
+        Some(address) => format!("contents in {address}"),
+        None => format!("contents {} bytes", status.blob_bytes),
+    };
     let mut head = format!(
-        "{}: epoch {}, batches {} to {}, log {} bytes, contents {} bytes\n",
-        status.server, status.epoch, status.first_batch, status.last_batch, status.log_bytes, status.blob_bytes
+        "{}: epoch {}, batches {} to {}, log {} bytes, {contents}\n",
+        status.server, status.epoch, status.first_batch, status.last_batch, status.log_bytes
     );
     if let Some(lost) = &status.lost {
         head.push_str(&format!(

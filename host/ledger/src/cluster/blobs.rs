@@ -6,12 +6,13 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
+    sync::Arc,
 };
 
 use parking_lot::Mutex;
 
 use crate::{
-    cluster::session::Session,
+    cluster::{session::Session, storage::ObjectStorage},
     digest::Digest,
     files::BlobCopies,
     postgres::{Param, PostgresError},
@@ -21,7 +22,7 @@ use crate::{
 const PIECE: usize = 1024 * 1024;
 
 /// See the module.
-pub(crate) struct PostgresBlobs(Mutex<Session>);
+struct PostgresBlobs(Mutex<Session>);
 
 fn failed(error: PostgresError) -> io::Error {
     io::Error::other(error)
@@ -34,18 +35,25 @@ fn read_piece(file: &mut File, piece: &mut Vec<u8>) -> io::Result<usize> {
 }
 
 impl PostgresBlobs {
-    pub(crate) fn new(session: Session) -> Self {
+    fn new(session: Session) -> Self {
         Self(Mutex::new(session))
     }
+}
 
-    /// True if the database has the blob as a whole.
-    pub(crate) fn has(&self, digest: &Digest) -> io::Result<bool> {
-        let look = "select bytes from agent_host.blobs where sha256 = $1::bytea";
-        Ok(!self.0.lock().query_again(look, &[Param::Bytes(digest)]).map_err(failed)?.is_empty())
+/// The contents of the blobs of a cluster: in its object store, else in the database.
+pub(crate) fn blobs_of(storage: Option<&Arc<ObjectStorage>>, session: impl FnOnce() -> Session) -> Box<dyn BlobCopies> {
+    match storage {
+        Some(storage) => Box::new(Arc::clone(storage)),
+        None => Box::new(PostgresBlobs::new(session())),
     }
 }
 
 impl BlobCopies for PostgresBlobs {
+    fn has(&self, digest: &Digest) -> io::Result<bool> {
+        let look = "select bytes from agent_host.blobs where sha256 = $1::bytea";
+        Ok(!self.0.lock().query_again(look, &[Param::Bytes(digest)]).map_err(failed)?.is_empty())
+    }
+
     fn put(&self, digest: &Digest, mut file: File) -> io::Result<()> {
         if self.has(digest)? {
             return Ok(());

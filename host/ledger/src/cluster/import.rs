@@ -4,21 +4,22 @@
 //! database before the snapshot that names them. Nothing counts before one last statement, which changes nothing where the log has a
 //! batch meanwhile.
 
-use std::{fs::File, path::Path};
+use std::{fs::File, path::Path, sync::Arc};
 
 use crate::{
     boundary::guard_open,
     cluster::{
-        blobs::PostgresBlobs,
+        blobs::blobs_of,
         log::empty_frame,
         schema::{PARTITION, TIMEOUT, check_cluster},
         session::Session,
         source::{TRANSFER, check_source, each_blob, snapshot_lock},
+        storage::ObjectStorage,
     },
     cluster_error::ClusterError,
     digest::hex,
     error::{LedgerError, OpenError},
-    files::{BlobCopies, blobs_path, path_of},
+    files::{blobs_path, path_of},
     postgres::{Param, PostgresServer},
     rows::{FORMAT, Reader},
     store::{MissingLedger, open, read_format, real_files},
@@ -57,6 +58,7 @@ pub fn import_ledger(
     let dir = dir.as_ref();
     let mut session = Session::new(server, NAME, TIMEOUT);
     let cluster = check_cluster(&mut session, server)?;
+    let storage = cluster.storage()?;
     is_empty(&mut session, server)?;
     let found = read_format(dir, CACHE_BYTES, &real_files())?;
     if found != FORMAT {
@@ -70,7 +72,7 @@ pub fn import_ledger(
         }
         let imported = {
             let reader = store.reader()?;
-            Import { server, dir, reader: &reader, seed: cluster.seed }.run(&mut progress)
+            Import { server, dir, reader: &reader, seed: cluster.seed, storage }.run(&mut progress)
         };
         store.close()?;
         imported
@@ -95,11 +97,12 @@ struct Import<'a> {
     dir: &'a Path,
     reader: &'a Reader,
     seed: u64,
+    storage: Option<Arc<ObjectStorage>>,
 }
 
 impl Import<'_> {
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Result<ImportedLedger, OpenError> {
-        let mut lock = snapshot_lock(self.server, NAME)?;
+        let mut lock = snapshot_lock(self.server, self.storage.clone(), NAME)?;
         let (blobs, blob_bytes) = self.blobs(progress)?;
         let made_by = format!("import of {}", self.dir.display());
         let counts = lock.write(self.reader, FIRST, 0, &made_by).map_err(|error| error.of_source(self.server))?;
@@ -113,7 +116,7 @@ impl Import<'_> {
 
     /// Sends every blob that a row refers to. Gives how many, and their bytes.
     fn blobs(&self, progress: &mut dyn FnMut(f64)) -> Result<(u64, u64), OpenError> {
-        let copies = PostgresBlobs::new(Session::new(self.server, NAME, TRANSFER));
+        let copies = blobs_of(self.storage.as_ref(), || Session::new(self.server, NAME, TRANSFER));
         let root = blobs_path(self.dir);
         let (mut blobs, mut blob_bytes) = (0, 0);
         each_blob(self.reader, progress, |digest| {

@@ -18,6 +18,7 @@ use crate::{
         schema::PARTITION,
         session::Session,
         snapshots::{SnapshotError, SnapshotLock},
+        storage::ObjectStorage,
     },
     lease::Lease,
     options::Options,
@@ -47,6 +48,8 @@ const LOOK_AT_SNAPSHOTS: &str = "select coalesce(n.seq, 0), \
 /// The settings of a [`SnapshotMaker`].
 pub(crate) struct MakerOptions {
     pub(crate) server: PostgresServer,
+    /// The object store of pieces; `None` where they are in the database.
+    pub(crate) storage: Option<Arc<ObjectStorage>>,
     pub(crate) session_name: String,
     pub(crate) advertise: String,
     /// Bytes of log after which a snapshot is due.
@@ -56,9 +59,16 @@ pub(crate) struct MakerOptions {
 }
 
 impl MakerOptions {
-    pub(crate) fn new(server: &PostgresServer, session_name: String, advertise: &str, options: &Options) -> Self {
+    pub(crate) fn new(
+        server: &PostgresServer,
+        storage: Option<Arc<ObjectStorage>>,
+        session_name: String,
+        advertise: &str,
+        options: &Options,
+    ) -> Self {
         Self {
             server: server.clone(),
+            storage,
             session_name,
             advertise: advertise.to_owned(),
             log_bytes: options.snapshot_log_bytes,
@@ -162,7 +172,7 @@ impl Work {
         }
         let is_stopped = || self.is_stopped();
         let connection = Connection::open(&self.options.server, &self.options.session_name, TIMEOUT)?;
-        let Some(mut lock) = SnapshotLock::take(connection, &is_stopped)? else { return Ok(false) };
+        let Some(mut lock) = SnapshotLock::take(connection, self.options.storage.clone(), &is_stopped)? else { return Ok(false) };
         // The rows of one moment, and the batch that they end with. Another host may have made a snapshot before the lock was free.
         let Some(view) = self.views.current() else { return Err(SnapshotError::Stopped) };
         let batch = view.last();

@@ -6,7 +6,7 @@
 //! | `partitions` | the owner of the ledger and its epoch |
 //! | `log` | the batches; the primary key is the fence |
 //! | `snapshots`, `snapshot_pieces`, `snapshot_contents` | the rows after a batch, behind which the log is trimmed |
-//! | `blobs`, `blob_pieces` | contents of blobs |
+//! | `blobs`, `blob_pieces` | contents of blobs, where they are in no object store ([`StorageAddress`]) |
 //!
 //! The files of a host are a copy: redb has the batches up to one of them, and opening the copy applies the later ones. A copy that
 //! has nothing, or ends before the log begins, is made from a snapshot first. A host that
@@ -29,6 +29,7 @@ mod snapshots;
 mod source;
 mod standby;
 mod status;
+mod storage;
 
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ pub use schema::init_cluster;
 pub use snapshots::SnapshotStatus;
 pub use standby::{Standby, StandbyStatus, StandbyWatch};
 pub use status::{ClusterStatus, HostStatus, cluster_status};
+pub use storage::StorageAddress;
 
 use crate::postgres::PostgresServer;
 
@@ -55,6 +57,8 @@ pub struct ClusterOptions {
     /// Length of the lease. Another host takes over when it is over; the owner stops two seconds earlier, or after four fifths of a
     /// lease shorter than ten seconds.
     pub lease: Duration,
+    /// The object store of the contents of blobs, as this host is configured. `None`: wherever the cluster has them.
+    pub blobs: Option<StorageAddress>,
     /// True for a host that was drained and has not been started again since: it takes the ledger only where no other would.
     pub is_drained: bool,
 }

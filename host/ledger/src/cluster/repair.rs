@@ -11,6 +11,7 @@ use std::{
     fs::File,
     io,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,16 +19,17 @@ use crate::{
     boundary::guard_open,
     cluster::{
         ClusterOptions,
-        blobs::PostgresBlobs,
+        blobs::blobs_of,
         log::{Position, empty_frame},
         loss::{CopyEnd, LostBatch},
         schema::{PARTITION, TIMEOUT, check_cluster},
         session::Session,
         source::{TRANSFER, check_source, each_blob, snapshot_lock},
+        storage::ObjectStorage,
     },
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
-    files::{BlobCopies, blobs_path, path_of},
+    files::{blobs_path, path_of},
     postgres::{Param, Row},
     rows::Reader,
     store::{database_path, open_copy, real_files},
@@ -102,6 +104,7 @@ pub fn repair_cluster(
     let (dir, server) = (dir.as_ref(), &options.server);
     let mut session = Session::new(server, NAME, TIMEOUT);
     let cluster = check_cluster(&mut session, server)?;
+    let storage = cluster.storage()?;
     if !database_path(dir).exists() {
         return Err(OpenError::NoLedger { dir: dir.to_owned() });
     }
@@ -112,7 +115,7 @@ pub fn repair_cluster(
         let position = Position { last, epoch, part_bytes: 0 };
         let repaired = {
             let reader = store.reader()?;
-            let copy = CopyRepair { options, dir, reader: &reader, seed: cluster.seed, position };
+            let copy = CopyRepair { options, dir, reader: &reader, seed: cluster.seed, storage, position };
             copy.run(&mut session, repair, &mut progress)
         };
         store.close()?;
@@ -124,6 +127,7 @@ struct CopyRepair<'a> {
     options: &'a ClusterOptions,
     dir: &'a Path,
     reader: &'a Reader,
+    storage: Option<Arc<ObjectStorage>>,
     seed: u64,
     position: Position,
 }
@@ -217,7 +221,7 @@ impl CopyRepair<'_> {
         progress: &mut dyn FnMut(f64),
     ) -> Result<(), OpenError> {
         let server = &self.options.server;
-        let mut lock = snapshot_lock(server, NAME)?;
+        let mut lock = snapshot_lock(server, self.storage.clone(), NAME)?;
         self.blobs(repaired, progress)?;
         let Position { last, epoch, .. } = self.position;
         let made_by = format!("repair from the copy of {}", self.options.advertise);
@@ -237,7 +241,7 @@ impl CopyRepair<'_> {
 
     /// Sends the blobs that a row refers to, that the database lost and that this host has.
     fn blobs(&self, repaired: &mut RepairedCluster, progress: &mut dyn FnMut(f64)) -> Result<(), OpenError> {
-        let copies = PostgresBlobs::new(Session::new(&self.options.server, NAME, TRANSFER));
+        let copies = blobs_of(self.storage.as_ref(), || Session::new(&self.options.server, NAME, TRANSFER));
         let root = blobs_path(self.dir);
         let failed = |error: io::Error| LedgerError::Storage(error.to_string().into());
         each_blob(self.reader, progress, |digest| {

@@ -8,9 +8,10 @@ use crate::{
         schema::PARTITION,
         session::Session,
         snapshots::{SnapshotStatus, list},
+        storage::ObjectStorage,
     },
     cluster_error::ClusterError,
-    digest::hex,
+    digest::{Digest, hex},
     error::{LedgerError, OpenError},
     options::Options,
     postgres::{Param, PostgresServer, Row},
@@ -30,6 +31,8 @@ const PIECE: &str = "select s.sha256, c.content from agent_host.snapshot_pieces 
 pub(crate) struct CopyPlace<'a> {
     pub(crate) server: &'a PostgresServer,
     pub(crate) seed: u64,
+    /// The object store of pieces; `None` where they are in the database.
+    pub(crate) storage: Option<&'a ObjectStorage>,
     pub(crate) options: &'a Options,
     pub(crate) files: &'a Files,
 }
@@ -138,7 +141,7 @@ impl CopyPlace<'_> {
         for piece in 0..snapshot.pieces {
             let params = [Param::Int(PARTITION), Param::number(snapshot.batch), Param::number(piece)];
             let found = session.query_again(PIECE, &params)?;
-            let content = content(found.first(), piece)?;
+            let content = content(found.first(), piece, self.storage)?;
             let malformed = || Refusal::Unreadable(format!("piece {piece} holds something that is no row"));
             let (table, of_piece) = read_piece(&content).filter(|(table, _)| *table != Table::Meta).ok_or_else(malformed)?;
             rows += of_piece.len() as u64;
@@ -152,12 +155,15 @@ impl CopyPlace<'_> {
 }
 
 /// The content of a piece, compared with its digest.
-fn content(row: Option<&Row>, piece: u64) -> Result<bytes::Bytes, Refusal> {
+fn content(row: Option<&Row>, piece: u64, storage: Option<&ObjectStorage>) -> Result<bytes::Bytes, Refusal> {
     let Some(row) = row else { return Err(Refusal::Unreadable(format!("piece {piece} is not in the database"))) };
-    let (digest, content) = (row.bytes(0), row.bytes(1));
-    let found: [u8; 32] = Sha256::digest(&content).into();
-    if found != *digest {
-        let wanted = digest.as_ref().try_into().map(hex).unwrap_or_default();
+    let (digest, mut content) = (row.bytes(0), row.bytes(1));
+    let digest = Digest::try_from(digest.as_ref()).map_err(|_| Refusal::Unreadable(format!("piece {piece} has no digest")))?;
+    if let Some(storage) = storage.filter(|_| content.is_empty()) {
+        content = storage.piece(&digest).map_err(|error| Refusal::Failed(error.into()))?.unwrap_or_default();
+    }
+    if Digest::from(Sha256::digest(&content)) != digest {
+        let wanted = hex(&digest);
         let what = if content.is_empty() { "has no content" } else { "has another content" };
         return Err(Refusal::Unreadable(format!("piece {piece} ({wanted}) {what}")));
     }

@@ -2,20 +2,26 @@
 
 use std::{
     hash::{BuildHasher, RandomState},
+    sync::Arc,
     time::Duration,
 };
 
 use agent_host_protocol::time;
 
 use crate::{
-    cluster::session::Session,
+    cluster::{
+        session::Session,
+        storage::{ObjectStorage, StorageAddress},
+    },
     cluster_error::ClusterError,
     postgres::{Connection, Param, PostgresError, PostgresServer, Row},
     rows::FORMAT,
 };
 
 /// Version of the tables.
-const SCHEMA: u64 = 1;
+const SCHEMA: u64 = 2;
+/// The version before, whose tables [`UPGRADE`] makes those of this one.
+const SCHEMA_BEFORE: u64 = 1;
 /// The one partition.
 pub(crate) const PARTITION: i64 = 0;
 /// Largest difference of a host's clock and the database's.
@@ -26,13 +32,14 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// The tables. `frame` is neither compressed nor read but whole. A copy that ends before `log_first` begins from a snapshot. `lost_batch`
 /// is a batch that the copy of `lost_by` has and the log lost; until it is put back nobody takes the ledger. A host that is `drained` takes
 /// the ledger only where no other would. The pieces of a snapshot are
-/// in `snapshot_contents`, each once, by its SHA-256.
+/// in `snapshot_contents`, each once, by its SHA-256; an empty content is in the object store whose address is in `blobs`.
 const TABLES: &str = "
 create table agent_host.cluster (
     one boolean primary key default true check (one),
     schema_version int8 not null,
     ledger_format int8 not null,
     log_seed int8 not null,
+    blobs text,
     created_at timestamptz not null default clock_timestamp()
 );
 create table agent_host.hosts (
@@ -102,6 +109,12 @@ alter table agent_host.snapshot_contents alter column content set storage extern
 insert into agent_host.partitions (p, epoch) values (0, 0);
 ";
 
+/// Statements that make the tables those of this version. Hosts of the version before work with them too.
+const UPGRADE: &str = "begin; select pg_advisory_xact_lock(7070, 22);
+alter table agent_host.hosts add column if not exists drained boolean not null default false;
+alter table agent_host.cluster add column if not exists blobs text;
+update agent_host.cluster set schema_version = 2 where schema_version = 1; commit";
+
 /// Names of the tables, and what a host does with them.
 const RIGHTS: [(&str, &str); 17] = [
     ("cluster", "select"),
@@ -124,10 +137,22 @@ const RIGHTS: [(&str, &str); 17] = [
 ];
 
 /// Facts of a cluster that never change.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     /// Key of the checksums in the log, which tells ledgers apart.
     pub(crate) seed: u64,
+    /// The object store of its contents; `None` where they are in the database.
+    pub(crate) blobs: Option<StorageAddress>,
+}
+
+impl Cluster {
+    /// Opens the object store of the contents and checks that it is that of this cluster. `None` where they are in the database.
+    pub(crate) fn storage(&self) -> Result<Option<Arc<ObjectStorage>>, ClusterError> {
+        let Some(address) = &self.blobs else { return Ok(None) };
+        let storage = ObjectStorage::open(address)?;
+        storage.check(self.seed)?;
+        Ok(Some(Arc::new(storage)))
+    }
 }
 
 pub(crate) fn first<'a>(rows: &'a [Row], server: &PostgresServer) -> Result<&'a Row, PostgresError> {
@@ -179,11 +204,12 @@ pub(crate) fn rights(error: PostgresError, server: &PostgresServer, action: &str
     error.into()
 }
 
-/// Makes the cluster in an empty schema.
+/// Makes the cluster in an empty schema. Contents of blobs and of snapshots will be in the object store at `blobs`, which no cluster has
+/// yet, else in the database.
 ///
 /// # Errors
 /// [`ClusterError`]; then nothing was made.
-pub fn init_cluster(server: &PostgresServer) -> Result<(), ClusterError> {
+pub fn init_cluster(server: &PostgresServer, blobs: Option<&StorageAddress>) -> Result<(), ClusterError> {
     let mut session = Session::new(server, "agent-host init", TIMEOUT);
     check_server(&mut session, server)?;
     if has_cluster(&mut session, server)? {
@@ -191,11 +217,24 @@ pub fn init_cluster(server: &PostgresServer) -> Result<(), ClusterError> {
     }
     // The standard library seeds its hashers from the system's randomness.
     let seed = RandomState::new().hash_one(server.place());
+    let storage = blobs.map(ObjectStorage::open).transpose()?;
+    storage.as_ref().map_or(Ok(()), |storage| storage.claim(seed))?;
+    let made = make_tables(server, seed, blobs);
+    if let (Some(storage), Err(_)) = (storage, &made) {
+        storage.release();
+    }
+    made
+}
+
+fn make_tables(server: &PostgresServer, seed: u64, blobs: Option<&StorageAddress>) -> Result<(), ClusterError> {
     let seed = i64::from_be_bytes(seed.to_be_bytes());
+    // An address is a URL, and its quotes are escaped twice.
+    let blobs = blobs.map_or_else(|| "null".to_owned(), |address| format!("'{}'", address.to_string().replace('\'', "''")));
     let mut connection = Connection::open(server, "agent-host init", TIMEOUT)?;
     let made = connection.execute(&format!(
         "begin; select pg_advisory_xact_lock(7070, 22); create schema if not exists agent_host; {TABLES}
-         insert into agent_host.cluster (schema_version, ledger_format, log_seed) values ({SCHEMA}, {FORMAT}, {seed}); commit"
+         insert into agent_host.cluster (schema_version, ledger_format, log_seed, blobs) values ({SCHEMA}, {FORMAT}, {seed}, {blobs});
+         commit"
     ));
     made.map_err(|error| match error.code() {
         // Another process has made the tables meanwhile.
@@ -218,19 +257,38 @@ pub(crate) fn check_cluster(session: &mut Session, server: &PostgresServer) -> R
 
 /// Reads the one row of the table `cluster`.
 pub(crate) fn read_cluster(session: &mut Session, server: &PostgresServer) -> Result<Cluster, ClusterError> {
-    let rows = session.query_again("select schema_version, ledger_format, log_seed from agent_host.cluster", &[]);
+    let (found_schema, found_format) = read_version(session, server)?;
+    let (schema, format) = (SCHEMA, u64::from(FORMAT));
+    if found_schema != schema || found_format != format {
+        return Err(ClusterError::OtherFormat { server: server.to_string(), found_schema, found_format, schema, format });
+    }
+    let rows = session.query_again("select log_seed, blobs from agent_host.cluster", &[])?;
+    let row = first(&rows, server)?;
+    let seed = row.int(0)?.unwrap_or_default();
+    let blobs = row.text(1)?.map(|address| StorageAddress::parse(&address)).transpose()?;
+    Ok(Cluster { seed: u64::from_be_bytes(seed.to_be_bytes()), blobs })
+}
+
+/// The versions of the tables and of the ledger in them.
+fn read_version(session: &mut Session, server: &PostgresServer) -> Result<(u64, u64), ClusterError> {
+    let rows = session.query_again("select schema_version, ledger_format from agent_host.cluster", &[]);
     let rows = rows.map_err(|error| match error.code() {
         Some("42703" | "42P01") => foreign(server, "its table `cluster` has other columns"),
         _ => rights(error, server, "select in the table agent_host.cluster"),
     })?;
     let Some(row) = rows.first() else { return Err(foreign(server, "its table `cluster` has no row")) };
-    let (found_schema, found_format) = (row.number(0)?, row.number(1)?);
-    let (schema, format) = (SCHEMA, u64::from(FORMAT));
-    if found_schema != schema || found_format != format {
-        return Err(ClusterError::OtherFormat { server: server.to_string(), found_schema, found_format, schema, format });
+    Ok((row.number(0)?, row.number(1)?))
+}
+
+/// Makes the tables of a cluster of the version before those of this one. A host that joins does so; a command does not.
+pub(crate) fn upgrade_cluster(session: &mut Session, server: &PostgresServer) -> Result<(), ClusterError> {
+    if !has_cluster(session, server)? || read_version(session, server)? != (SCHEMA_BEFORE, u64::from(FORMAT)) {
+        return Ok(());
     }
-    let seed = row.int(2)?.unwrap_or_default();
-    Ok(Cluster { seed: u64::from_be_bytes(seed.to_be_bytes()) })
+    let mut connection = Connection::open(server, "agent-host upgrade", TIMEOUT)?;
+    connection.execute(UPGRADE).map_err(|error| rights(error, server, "change the tables of the cluster"))?;
+    tracing::info!(from = SCHEMA_BEFORE, to = SCHEMA, "the tables of the cluster have the columns of this version");
+    Ok(())
 }
 
 /// Checks what a host does with each table.

@@ -4,12 +4,17 @@
 //! the database has read all its pieces back. Two are kept; the log has all batches from that of the older one on, so that a copy can
 //! be made where the newer one cannot be read.
 //!
+//! The contents of pieces are in the database, or in the object store of the cluster ([`super::storage`]). There the database has the names
+//! alone, and the host reads back what it has sent; of a piece that an earlier snapshot has sent it looks whether it is there.
+//!
 //! One process at a time makes a snapshot, removes pieces and trims the log: the holder of a lock of its session.
+
+use std::{collections::HashSet, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    cluster::{pieces::Piece, schema::PARTITION},
+    cluster::{pieces::Piece, schema::PARTITION, storage::ObjectStorage},
     cluster_error::ClusterError,
     digest::Digest,
     error::{LedgerError, OpenError},
@@ -83,9 +88,18 @@ const REMOVE_OLD: &str = "with gone as (delete from agent_host.snapshots where p
     agent_host.snapshots where p = $1::int8 and read_back_at is not null order by seq desc limit 2) returning p, seq) \
     delete from agent_host.snapshot_pieces s using gone where s.p = gone.p and s.seq = gone.seq";
 
+/// The contents that no snapshot names.
+const UNUSED_CONTENTS: &str = "select c.sha256 from agent_host.snapshot_contents c where not exists \
+    (select 1 from agent_host.snapshot_pieces s where s.sha256 = c.sha256) order by c.sha256 limit $1::int8";
+
+/// Removes those of [`UNUSED_CONTENTS`].
 const REMOVE_CONTENTS: &str = "with gone as (delete from agent_host.snapshot_contents where sha256 in (select c.sha256 from \
     agent_host.snapshot_contents c where not exists (select 1 from agent_host.snapshot_pieces s where s.sha256 = c.sha256) \
-    limit $1::int8) returning 1) select count(*) from gone";
+    order by c.sha256 limit $1::int8) returning 1) select count(*) from gone";
+
+/// The digests of a range of pieces whose contents have a row.
+const NAMED: &str = "select s.piece, c.sha256 from agent_host.snapshot_pieces s join agent_host.snapshot_contents c using (sha256) \
+    where s.p = $1::int8 and s.seq = $2::int8 and s.piece >= $3::int8 and s.piece < $4::int8 order by s.piece";
 
 const SET_FIRST: &str = "update agent_host.partitions set log_first = greatest(log_first, $2::int8) where p = $1::int8";
 
@@ -100,12 +114,17 @@ pub(crate) enum SnapshotError {
     /// The rows cannot be read.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// The object store does not do what it is asked.
+    #[error(transparent)]
+    Storage(ClusterError),
     /// The ledger is being closed.
     #[error("the ledger is being closed")]
     Stopped,
-    /// The database has another content than was sent. It is removed, so that the next snapshot sends it again.
-    #[error("the database has other contents of the pieces {from} to {to} than were sent: look at its disk and its log")]
+    /// The database or the object store has another content than was sent. It is removed, so that the next snapshot sends it again.
+    #[error("{place} has other contents of the pieces {from} to {to} than were sent: look at its disk and its log")]
     Damaged {
+        /// `the database`, or `the object store`.
+        place: &'static str,
         /// The first of them.
         from: u64,
         /// The last of them.
@@ -119,6 +138,7 @@ impl SnapshotError {
         match self {
             Self::Postgres(error) => ClusterError::from(error).into(),
             Self::Ledger(error) => error.into(),
+            Self::Storage(error) => error.into(),
             Self::Stopped | Self::Damaged { .. } => {
                 ClusterError::NotReadBack { server: server.to_string(), reason: self.to_string() }.into()
             }
@@ -168,6 +188,9 @@ pub(crate) fn list(
 /// The lock of whoever makes snapshots. It ends with the connection.
 pub(crate) struct SnapshotLock<'a> {
     connection: Connection,
+    storage: Option<Arc<ObjectStorage>>,
+    /// Numbers of the pieces that this snapshot has sent to the object store.
+    sent: HashSet<u64>,
     is_stopped: &'a dyn Fn() -> bool,
 }
 
@@ -183,10 +206,14 @@ pub(crate) struct Counts {
 
 impl<'a> SnapshotLock<'a> {
     /// Takes the lock. `None` where another process has it.
-    pub(crate) fn take(mut connection: Connection, is_stopped: &'a dyn Fn() -> bool) -> Result<Option<Self>, PostgresError> {
+    pub(crate) fn take(
+        mut connection: Connection,
+        storage: Option<Arc<ObjectStorage>>,
+        is_stopped: &'a dyn Fn() -> bool,
+    ) -> Result<Option<Self>, PostgresError> {
         let rows = connection.query(LOCK, &[])?;
         let taken = rows.first().map(|row| row.flag(0)).transpose()?.unwrap_or_default();
-        Ok(taken.then_some(Self { connection, is_stopped }))
+        Ok(taken.then_some(Self { connection, storage, sent: HashSet::new(), is_stopped }))
     }
 
     pub(crate) fn connection(&mut self) -> &mut Connection {
@@ -202,6 +229,7 @@ impl<'a> SnapshotLock<'a> {
         let partition = Param::Int(PARTITION);
         self.connection.query(REMOVE_UNFINISHED, &[partition])?;
         self.connection.query(BEGIN, &[partition, Param::number(seq), Param::number(epoch), Param::Text(made_by)])?;
+        self.sent.clear();
         let mut counts = Counts::default();
         for table in Table::ALL.iter().filter(|table| !matches!(table, Table::Meta | Table::Workspaces)) {
             let rows = reader.table(*table)?;
@@ -239,17 +267,43 @@ impl<'a> SnapshotLock<'a> {
         }
         self.go_on()?;
         let content = piece.take();
-        let digest: Digest = Sha256::digest(&content).into();
+        let (digest, bytes) = (Digest::from(Sha256::digest(&content)), content.len() as u64);
         let named = self
             .connection
             .query(NAME, &[Param::Int(PARTITION), Param::number(seq), Param::number(counts.pieces), Param::Bytes(&digest)])?;
         if !named.first().map(|row| row.flag(0)).transpose()?.unwrap_or_default() {
-            self.connection.query(SEND, &[Param::Bytes(&digest), Param::Bytes(&content)])?;
-            counts.sent_bytes += content.len() as u64;
+            counts.sent_bytes += bytes;
+            match self.storage.clone() {
+                None => self.connection.query(SEND, &[Param::Bytes(&digest), Param::Bytes(&content)])?,
+                Some(storage) => {
+                    storage.put_piece(&digest, content).map_err(SnapshotError::Storage)?;
+                    self.sent.insert(counts.pieces);
+                    self.connection.query(SEND, &[Param::Bytes(&digest), Param::Bytes(&[])])?
+                }
+            };
         }
         counts.pieces += 1;
-        counts.bytes += content.len() as u64;
+        counts.bytes += bytes;
         Ok(())
+    }
+
+    /// True if the contents of a range of pieces are in the object store. What this snapshot has sent is read as a whole.
+    fn is_stored(&mut self, storage: &ObjectStorage, range: &[Param<'_>], pieces: u64) -> Result<bool, SnapshotError> {
+        let named = self.connection.query(NAMED, range)?;
+        for row in &named {
+            self.go_on()?;
+            let Ok(digest) = Digest::try_from(row.bytes(1).as_ref()) else { return Ok(false) };
+            let is_there = if self.sent.contains(&row.number(0)?) {
+                let content = storage.piece(&digest).map_err(SnapshotError::Storage)?;
+                content.is_some_and(|content| Digest::from(Sha256::digest(&content)) == digest)
+            } else {
+                storage.piece_size(&digest).map_err(SnapshotError::Storage)?.is_some_and(|bytes| bytes > 0)
+            };
+            if !is_there {
+                return Ok(false);
+            }
+        }
+        Ok(named.len() as u64 == pieces)
     }
 
     /// Lets the database read all pieces and compare them with their digests. Those that differ are removed.
@@ -259,16 +313,24 @@ impl<'a> SnapshotLock<'a> {
             self.go_on()?;
             let to = pieces.min(from + READ_BACK_PIECES);
             let range = [Param::Int(PARTITION), Param::number(seq), Param::number(from), Param::number(to)];
+            if let Some(storage) = self.storage.clone() {
+                if !self.is_stored(&storage, &range, to - from)? {
+                    self.connection.query(REMOVE_UNREADABLE, &range)?;
+                    return Err(SnapshotError::Damaged { place: "the object store", from, to: to - 1 });
+                }
+                from = to;
+                continue;
+            }
             match self.connection.query(READ_BACK, &range) {
                 Ok(rows) if count(&rows)? == to - from => {}
                 Ok(_) => {
                     self.connection.query(REMOVE_DAMAGED, &range)?;
-                    return Err(SnapshotError::Damaged { from, to: to - 1 });
+                    return Err(SnapshotError::Damaged { place: "the database", from, to: to - 1 });
                 }
                 // Class XX: the database finds its own files damaged.
                 Err(error) if error.code().is_some_and(|code| code.starts_with("XX")) => {
                     self.connection.query(REMOVE_UNREADABLE, &range)?;
-                    return Err(SnapshotError::Damaged { from, to: to - 1 });
+                    return Err(SnapshotError::Damaged { place: "the database", from, to: to - 1 });
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -348,10 +410,21 @@ impl<'a> SnapshotLock<'a> {
 
     /// Removes the contents that no snapshot names.
     fn remove_contents(&mut self) -> Result<(), SnapshotError> {
-        while count(&self.connection.query(REMOVE_CONTENTS, &[Param::Int(REMOVED_ROWS)])?)? > 0 {
+        loop {
+            if let Some(storage) = self.storage.clone() {
+                // Before their names: what is left of a removal that ends here is removed by the next one.
+                for row in self.connection.query(UNUSED_CONTENTS, &[Param::Int(REMOVED_ROWS)])? {
+                    self.go_on()?;
+                    if let Ok(digest) = Digest::try_from(row.bytes(0).as_ref()) {
+                        storage.remove_piece(&digest).map_err(SnapshotError::Storage)?;
+                    }
+                }
+            }
+            if count(&self.connection.query(REMOVE_CONTENTS, &[Param::Int(REMOVED_ROWS)])?)? == 0 {
+                return Ok(());
+            }
             self.go_on()?;
         }
-        Ok(())
     }
 }
 

@@ -1,9 +1,9 @@
 //! A closed ledger on this machine whose rows become a snapshot: what an import and a repair have in common.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use crate::{
-    cluster::snapshots::SnapshotLock,
+    cluster::{snapshots::SnapshotLock, storage::ObjectStorage},
     cluster_error::ClusterError,
     digest::Digest,
     error::OpenError,
@@ -33,9 +33,13 @@ pub(crate) fn check_source(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<
 }
 
 /// Takes the lock of whoever makes snapshots, for a command that nobody stops.
-pub(crate) fn snapshot_lock(server: &PostgresServer, name: &str) -> Result<SnapshotLock<'static>, ClusterError> {
+pub(crate) fn snapshot_lock(
+    server: &PostgresServer,
+    storage: Option<Arc<ObjectStorage>>,
+    name: &str,
+) -> Result<SnapshotLock<'static>, ClusterError> {
     let connection = Connection::open(server, name, TRANSFER)?;
-    let lock = SnapshotLock::take(connection, &|| false)?;
+    let lock = SnapshotLock::take(connection, storage, &|| false)?;
     lock.ok_or_else(|| ClusterError::SnapshotBusy { server: server.to_string() })
 }
 

@@ -7,13 +7,13 @@ use parking_lot::Mutex;
 use crate::{
     cluster::{
         ClusterOptions,
-        blobs::PostgresBlobs,
+        blobs::blobs_of,
         log::{Position, PostgresLog, begin_epoch, read_frames},
         loss::CopyEnd,
         maker::{MakerOptions, SnapshotMaker},
         member::Member,
         restore::CopyPlace,
-        schema::{TIMEOUT, check_cluster},
+        schema::{Cluster, TIMEOUT, check_cluster, upgrade_cluster},
         session::Session,
     },
     cluster_error::ClusterError,
@@ -75,6 +75,18 @@ impl std::fmt::Debug for Standby {
     }
 }
 
+/// Checks that the host is configured with the place of contents that the cluster has, or with none.
+fn check_blobs(facts: &Cluster, options: &ClusterOptions) -> Result<(), ClusterError> {
+    match &options.blobs {
+        Some(own) if facts.blobs.as_ref() != Some(own) => Err(ClusterError::OtherStorage {
+            server: options.server.to_string(),
+            found: facts.blobs.as_ref().map_or_else(|| "the database".to_owned(), ToString::to_string),
+            own: own.to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The finding of one look at the log.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
@@ -93,9 +105,12 @@ impl Standby {
     pub fn join(options: Options, cluster: &ClusterOptions) -> Result<Self, OpenError> {
         let server = cluster.server.clone();
         let mut session = Session::new(&server, "agent-host join", TIMEOUT);
+        upgrade_cluster(&mut session, &server)?;
         let facts = check_cluster(&mut session, &server)?;
+        check_blobs(&facts, cluster)?;
         let files = real_files();
-        let place = CopyPlace { server: &server, seed: facts.seed, options: &options, files: &files };
+        let (seed, storage) = (facts.seed, facts.storage()?);
+        let place = CopyPlace { server: &server, seed, storage: storage.as_deref(), options: &options, files: &files };
         let opened = place.open(&mut session)?;
         let (last, epoch) = opened.copied().unwrap_or_default();
         let position = Position { last, epoch, part_bytes: 0 };
@@ -103,10 +118,10 @@ impl Standby {
         copy.check(&mut session, &server, position)?;
         let member = Member::join(&options.dir, cluster)?;
         let position = Arc::new(Mutex::new(position));
-        let log = PostgresLog::new(&member, &server, facts.seed, Arc::clone(&position), part_room(&options));
-        let blobs = PostgresBlobs::new(member.session(BLOB_TIMEOUT));
-        let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(member.lease()), blobs: Box::new(blobs) };
-        let making = MakerOptions::new(&server, member.session_name(), &cluster.advertise, &options);
+        let log = PostgresLog::new(&member, &server, seed, Arc::clone(&position), part_room(&options));
+        let blobs = blobs_of(storage.as_ref(), || member.session(BLOB_TIMEOUT));
+        let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(member.lease()), blobs };
+        let making = MakerOptions::new(&server, storage, member.session_name(), &cluster.advertise, &options);
         let dir = options.dir.clone();
         let opening = Opening::of_copy(options, opened, parts, files)?;
         let maker = SnapshotMaker::start(making, opening.views(), Arc::clone(member.lease()));
@@ -114,7 +129,7 @@ impl Standby {
         let session = member.session(TIMEOUT);
         let watch = StandbyWatch::default();
         watch.0.lock().last_batch = last;
-        Ok(Self { server, seed: facts.seed, opening, copy, position, session, watch, maker, member })
+        Ok(Self { server, seed, opening, copy, position, session, watch, maker, member })
     }
 
     /// Shows the state of this host, also while [`Self::activate`] is at work.

@@ -39,7 +39,9 @@ pub struct ClusterStatus {
     pub last_batch: u64,
     /// Bytes of the log on the database's disk.
     pub log_bytes: u64,
-    /// Bytes of the contents of blobs.
+    /// Address of the object store of contents. `None` where they are in the database.
+    pub blobs: Option<String>,
+    /// Bytes of the contents of blobs in the database.
     pub blob_bytes: u64,
     /// The batch that the log lost, where it did and nothing was put back.
     pub lost: Option<LostBatch>,
@@ -65,10 +67,12 @@ pub fn cluster_status(server: &PostgresServer) -> Result<ClusterStatus, ClusterE
          coalesce((select max(seq) from agent_host.log where p = $1::int8), 0), pg_total_relation_size('agent_host.log'), \
          coalesce((select sum(bytes) from agent_host.blobs), 0)::int8, \
          coalesce((select min(seq) from agent_host.log where p = $1::int8), 0), \
-         (select lost_batch from agent_host.partitions where p = $1::int8), (select lost_by from agent_host.partitions where p = $1::int8)",
+         (select lost_batch from agent_host.partitions where p = $1::int8), (select lost_by from agent_host.partitions where p = $1::int8), \
+         (select blobs from agent_host.cluster)",
         &[Param::Int(PARTITION)],
     )?;
     let row = first(&rows, server)?;
+    let blobs = row.text(7)?;
     let lost = LostBatch::of(row.int(5)?, row.text(6)?);
     let [epoch, last_batch, log_bytes, blob_bytes, first_batch] =
         [row.number(0)?, row.number(1)?, row.number(2)?, row.number(3)?, row.number(4)?];
@@ -95,6 +99,7 @@ pub fn cluster_status(server: &PostgresServer) -> Result<ClusterStatus, ClusterE
         first_batch,
         last_batch,
         log_bytes,
+        blobs,
         blob_bytes,
         lost,
         snapshots,

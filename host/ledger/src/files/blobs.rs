@@ -37,6 +37,8 @@ pub(crate) fn blobs_path(dir: &Path) -> PathBuf {
 
 /// The contents of blobs outside of this host, for the host after it.
 pub(crate) trait BlobCopies: Send + Sync {
+    /// True if the content is there as a whole.
+    fn has(&self, digest: &Digest) -> io::Result<bool>;
     /// Puts the content of a file there, durably.
     fn put(&self, digest: &Digest, file: File) -> io::Result<()>;
     /// Writes the content to a file; gives its bytes. `None` where it is not there.
@@ -178,7 +180,7 @@ impl Blobs {
         let mut hash = Sha256::new();
         io::copy(&mut File::open(&temporary.name.path)?, &mut hash)?;
         if Digest::from(hash.finalize()) != *digest {
-            return Err(io::Error::other(format!("the content of blob {} in the database is damaged", hex(digest))));
+            return Err(io::Error::other(format!("the content of blob {} outside of this host is damaged", hex(digest))));
         }
         self.keep_here(&temporary, *digest, size).map(|_| Some(size))
     }

@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{ClusterOptions, Ledger, OpenError, Options, PostgresServer, Standby, StandbyWatch, init_cluster};
+use agent_host_ledger::{
+    ClusterOptions, Ledger, OpenError, Options, PostgresServer, Standby, StandbyWatch, StorageAddress, init_cluster,
+};
 
 use crate::common::postgres::Postgres;
 
@@ -19,10 +21,21 @@ pub const LEASE: Duration = Duration::from_secs(3);
 
 /// A database with a cluster.
 pub fn cluster(postgres: &Postgres) -> String {
+    cluster_with(postgres, None)
+}
+
+/// A database with a cluster whose contents are in an object store.
+pub fn cluster_with(postgres: &Postgres, blobs: Option<&StorageAddress>) -> String {
+    let name = empty_database(postgres);
+    init_cluster(&PostgresServer::parse(&postgres.url(&name), None).unwrap(), blobs).unwrap();
+    name
+}
+
+/// A database without a cluster.
+pub fn empty_database(postgres: &Postgres) -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let name = format!("cluster_{}", LAST.fetch_add(1, Ordering::Relaxed));
     postgres.create(&name);
-    init_cluster(&PostgresServer::parse(&postgres.url(&name), None).unwrap()).unwrap();
     name
 }
 
@@ -32,6 +45,7 @@ pub fn member(url: &str, advertise: &str) -> ClusterOptions {
         advertise: advertise.to_owned(),
         version: "test".to_owned(),
         lease: LEASE,
+        blobs: None,
         is_drained: false,
     }
 }

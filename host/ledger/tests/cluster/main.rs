@@ -21,6 +21,7 @@ mod killed;
 mod proxy;
 mod repair;
 mod snapshots;
+mod storage;
 mod takeover;
 
 /// The log of the ledgers that [`common::open`] opens.

@@ -13,26 +13,26 @@ use crate::{
 };
 
 /// Options of a host that makes snapshots at every opportunity.
-fn eager(dir: &Path) -> Options {
+pub fn eager(dir: &Path) -> Options {
     Options { snapshot_interval: Duration::from_millis(200), ..host_options(dir) }
 }
 
-fn status(url: &str) -> ClusterStatus {
+pub fn status(url: &str) -> ClusterStatus {
     cluster_status(&member(url, "x").server).unwrap()
 }
 
-fn number(postgres: &Postgres, database: &str, sql: &str) -> u64 {
+pub fn number(postgres: &Postgres, database: &str, sql: &str) -> u64 {
     postgres.sql(database, sql).parse().unwrap()
 }
 
-async fn some_runs(ledger: &Ledger, count: u64) {
+pub async fn some_runs(ledger: &Ledger, count: u64) {
     for n in 0..count {
         finish(ledger, new_run(ledger).await.run_no, n % 3 + 1).await;
     }
 }
 
 /// Writes runs until the log was trimmed behind a snapshot of at least the batch that is the last one now.
-async fn until_trimmed(ledger: &Ledger, url: &str, database: &str) -> ClusterStatus {
+pub async fn until_trimmed(ledger: &Ledger, url: &str, database: &str) -> ClusterStatus {
     let last = last_batch(shared(), database);
     for _ in 0..200 {
         some_runs(ledger, 3).await;

@@ -77,7 +77,14 @@ impl Start for Options {
         }
         let server = PostgresServer::parse(&database_of(&self.dir), None).unwrap();
         let advertise = format!("{}:1", self.dir.display());
-        let cluster = ClusterOptions { server, advertise, version: "test".to_owned(), lease: DEFAULT_LEASE, is_drained: false };
+        let cluster = ClusterOptions {
+            server,
+            advertise,
+            version: "test".to_owned(),
+            lease: DEFAULT_LEASE,
+            blobs: None,
+            is_drained: false,
+        };
         Standby::join(self, &cluster).unwrap().activate(|| false, |_| ()).unwrap().unwrap()
     }
 }
@@ -89,7 +96,7 @@ fn database_of(ledger: &Path) -> String {
         let name = format!("ledger_{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ledger));
         postgres::shared().create(&name);
         let url = postgres::shared().url(&name);
-        init_cluster(&PostgresServer::parse(&url, None).unwrap()).unwrap();
+        init_cluster(&PostgresServer::parse(&url, None).unwrap(), None).unwrap();
         std::fs::write(&file, &url).unwrap();
         url
     })

@@ -27,7 +27,7 @@ use std::{
 };
 
 use agent_host_config::{Config, ConfigError};
-use agent_host_ledger::{ClusterError, ClusterOptions, Ledger, OpenError, PostgresServer, Standby};
+use agent_host_ledger::{ClusterError, ClusterOptions, Ledger, OpenError, PostgresServer, Standby, StorageAddress};
 use agent_host_protocol::{ApiError, Limits, PluginReport, Principal, RunnerId, RunnerManifest};
 use agent_host_providers::{egress::Response, secret::Secret};
 use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
@@ -416,6 +416,7 @@ pub fn cluster_options(config: &Config, version: &str) -> Result<Option<ClusterO
         advertise: cluster.advertise.clone(),
         version: version.to_owned(),
         lease: Duration::from_millis(cluster.lease_ms),
+        blobs: cluster.blobs.as_deref().map(StorageAddress::parse).transpose().map_err(OpenError::from)?,
         is_drained: false,
     }))
 }
