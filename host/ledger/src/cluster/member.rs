@@ -23,7 +23,9 @@ use crate::{
     },
     cluster_error::ClusterError,
     error::OpenError,
+    files::{Disk, DiskNeed},
     lease::{Lease, now_ms},
+    options::Options,
     postgres::{Param, PostgresError, PostgresServer},
     store::io_error,
 };
@@ -35,8 +37,13 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Time in which the sessions of a replaced owner must end.
 const TERMINATION: Duration = Duration::from_secs(10);
 
-const BEAT: &str = "with beat as (update agent_host.hosts set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond' \
-    where host_id = $1::text and incarnation = $2::int8 returning drained) \
+/// An owner whose disk is low for so many heartbeats in a row leaves the ledger to another host.
+const LOW_BEATS: u32 = 3;
+
+/// With `$5` the host is drained where another would take the ledger.
+const BEAT: &str = "with beat as (update agent_host.hosts as me set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond', \
+    drained = me.drained or ($5::int8 <> 0 and exists (select 1 from agent_host.hosts o where o.host_id <> $1::text and not o.drained \
+    and o.lease_until > clock_timestamp())) where host_id = $1::text and incarnation = $2::int8 returning drained) \
     select (select count(*) from beat), p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), h.advertise, \
     coalesce((select drained from beat), false) from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner where p.p = $4::int8";
 
@@ -119,7 +126,8 @@ pub(crate) struct Member {
 impl Member {
     /// Writes the row of this host and begins its heartbeat. The lock of the copy in `dir` must be held: it says that no older
     /// process of this host lives.
-    pub(crate) fn join(dir: &Path, options: &ClusterOptions) -> Result<Self, OpenError> {
+    pub(crate) fn join(copy: &Options, options: &ClusterOptions) -> Result<Self, OpenError> {
+        let dir = copy.dir.as_path();
         let host_id = host_id(dir)?;
         let mut session = Session::new(&options.server, "agent-host join", TIMEOUT);
         let taken = session.query_again(
@@ -156,11 +164,12 @@ impl Member {
             stop: Arc::default(),
             threads: Vec::new(),
         };
-        member.start(lease_ms).map_err(io_error("start a thread for", dir))?;
+        let disk = Disk::new(dir.to_owned(), copy.min_free_disk_bytes);
+        member.start(lease_ms, disk).map_err(io_error("start a thread for", dir))?;
         Ok(member)
     }
 
-    fn start(&mut self, lease_ms: u64) -> io::Result<()> {
+    fn start(&mut self, lease_ms: u64, disk: Disk) -> io::Result<()> {
         let heart = Heart {
             session: self.session(TIMEOUT.min(self.lease.length() / 4)),
             host_id: self.host_id.clone(),
@@ -169,6 +178,8 @@ impl Member {
             lease: Arc::clone(&self.lease),
             owner: Arc::clone(&self.owner),
             stop: Arc::clone(&self.stop),
+            disk,
+            low_beats: 0,
         };
         self.threads.push(Builder::new().name("ledger-heartbeat".to_owned()).spawn(move || heart.run())?);
         let (lease, stop) = (Arc::clone(&self.lease), Arc::clone(&self.stop));
@@ -306,6 +317,10 @@ struct Heart {
     lease: Arc<Lease>,
     owner: Arc<Mutex<Owner>>,
     stop: Arc<(Mutex<bool>, Condvar)>,
+    /// The disk of the copy.
+    disk: Disk,
+    /// Number of heartbeats in a row with a disk that is too low for new events.
+    low_beats: u32,
 }
 
 /// Waits for a stop; true if one came within the time.
@@ -336,10 +351,12 @@ impl Heart {
         // Before the statement: what is taken while it is under way is not in its answer.
         let held = self.lease.epoch();
         let sent = now_ms();
-        let rows = self.session.query_again(
-            BEAT,
-            &[Param::Text(&self.host_id), Param::number(self.incarnation), Param::number(self.lease_ms), Param::Int(PARTITION)],
-        )?;
+        let is_low = self.disk.check(DiskNeed::NewEvent).is_err();
+        self.low_beats = if held > 0 && is_low { self.low_beats.saturating_add(1) } else { 0 };
+        let leaves = self.low_beats >= LOW_BEATS;
+        let (host, incarnation) = (Param::Text(&self.host_id), Param::number(self.incarnation));
+        let beat = [host, incarnation, Param::number(self.lease_ms), Param::Int(PARTITION), Param::Int(i64::from(leaves))];
+        let rows = self.session.query_again(BEAT, &beat)?;
         let Some(row) = rows.first() else { return Ok(()) };
         let (epoch, is_mine, advertise) = (row.number(1)?, row.flag(2)?, row.text(3)?);
         if row.number(0)? == 0 {
@@ -353,7 +370,11 @@ impl Heart {
         self.lease.renew(sent);
         // An answer from before the takeover has the mark that ended with it.
         if self.lease.epoch() == held {
-            self.lease.set_drained(row.flag(4)?);
+            let drained = row.flag(4)?;
+            if leaves && drained && !self.lease.is_drained() {
+                tracing::warn!("the disk of this host is low: it gives the ledger to another host, as one that is drained");
+            }
+            self.lease.set_drained(drained);
         }
         *self.owner.lock() = Owner { epoch, advertise };
         Ok(())

@@ -116,7 +116,7 @@ impl Standby {
         let position = Position { last, epoch, part_bytes: 0 };
         let copy = CopyEnd { dir: options.dir.display().to_string(), advertise: cluster.advertise.clone() };
         copy.check(&mut session, &server, position)?;
-        let member = Member::join(&options.dir, cluster)?;
+        let member = Member::join(&options, cluster)?;
         let position = Arc::new(Mutex::new(position));
         let log = PostgresLog::new(&member, &server, seed, Arc::clone(&position), part_room(&options));
         let blobs = blobs_of(storage.as_ref(), || member.session(BLOB_TIMEOUT));

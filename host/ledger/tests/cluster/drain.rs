@@ -1,6 +1,8 @@
 //! Draining: the owner gives the ledger to a host that is not drained, and takes it again only where there is none.
 
-use agent_host_ledger::{ClusterError, Drain, cluster_status, drain_host};
+use std::path::Path;
+
+use agent_host_ledger::{ClusterError, Drain, Options, Standby, cluster_status, drain_host};
 
 use crate::{
     common::{postgres::shared, *},
@@ -67,5 +69,29 @@ async fn an_owner_that_is_drained_gives_the_ledger_away_and_takes_it_only_where_
     let taken = tokio::task::spawn_blocking(|| drained.wait()).await.unwrap();
     assert_eq!(exported(&taken), before);
     assert!(hosts(&url).0.is_empty() && !taken.is_drained(), "a takeover ends the mark");
+    taken.close().await.unwrap();
+}
+
+/// A host whose disk is low gives the ledger to another one; alone, or as the last one, it keeps it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_with_a_full_disk_leaves_the_ledger_to_another_one() {
+    let [a, b] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let database = cluster(shared());
+    let url = shared().url(&database);
+    let full = |dir: &Path| Options { min_free_disk_bytes: u64::MAX / 8, ..host_options(dir) };
+    let standby = Standby::join(full(a.path()), &member(&url, "a:1")).unwrap();
+    let ledger = standby.activate(|| false, |_| ()).unwrap().unwrap();
+    std::thread::sleep(LEASE);
+    assert!(!ledger.is_drained(), "nobody else would take it");
+    // The disk of the other one is full too.
+    let warm = Warm::start_with(full(b.path()), &url, "b:1");
+    until("the owner gives way", || ledger.is_drained());
+    ledger.close().await.unwrap();
+    let drained = Warm::drained(a.path(), &url, "a:1");
+    let taken = tokio::task::spawn_blocking(|| warm.wait()).await.unwrap();
+    std::thread::sleep(LEASE);
+    assert!(!taken.is_drained(), "it is the last one");
+    assert_eq!(hosts(&url), (vec!["a:1".to_owned()], Some("b:1".to_owned())));
+    drained.stop();
     taken.close().await.unwrap();
 }
