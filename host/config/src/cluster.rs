@@ -8,6 +8,8 @@ use crate::secret::SecretRef;
 
 /// Lengths of a lease, in milliseconds.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 1_000..=600_000;
+/// Beginnings of the addresses of object stores. The rest is read by the ledger.
+const STORES: [&str; 4] = ["s3://", "gs://", "az://", "file:///"];
 
 /// The membership of this host in a cluster, whose database `[server] ledger` names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -68,6 +70,11 @@ impl ClusterConfig {
         }
         if !LEASE_MS.contains(&self.lease_ms) {
             return Err(format!("`cluster.lease_ms` is {}, and a lease has 1,000 to 600,000 milliseconds", self.lease_ms));
+        }
+        if self.blobs.as_ref().is_some_and(|blobs| !STORES.iter().any(|store| blobs.starts_with(store))) {
+            return Err("`cluster.blobs` is no address of an object store: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
+                        az://CONTAINER/PREFIX or file:///FOLDER"
+                .to_owned());
         }
         self.check_listen(clients)
     }
@@ -161,6 +168,9 @@ mod tests {
         }
         for lease_ms in [0, 999, 600_001] {
             refused(url, Some(ClusterConfig { lease_ms, ..cluster.clone() }), "lease_ms");
+        }
+        for blobs in ["agents/production", "https://pass-word@bucket", "file://folder"] {
+            refused(url, Some(ClusterConfig { blobs: Some(blobs.into()), ..cluster.clone() }), "s3://BUCKET/PREFIX");
         }
     }
 

@@ -3,6 +3,7 @@
 //! The crate turns text into values, one file for each section. The crate has no behaviour: no function opens files, connects,
 //! reads a secret or knows a run.
 
+mod access_key;
 mod addresses;
 mod agui;
 mod approval;
@@ -37,6 +38,7 @@ mod webhook_sources;
 mod webhooks;
 
 pub use self::{
+    access_key::AccessKey,
     addresses::AddressRules,
     agui::{AgentApiConfig, AgentProfile, AguiConfig, BusyThread, ForeignHistory, OnDisconnect},
     approval::{ApprovalPolicy, ApprovalRule, ApproverConfig, QUESTION},

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::Url;
 
-use crate::secret::SecretRef;
+use crate::{access_key::AccessKey, secret::SecretRef};
 
 /// The provider of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -130,6 +130,9 @@ pub struct ModelConfig {
     /// else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<SecretRef>,
+    /// Only for Amazon Bedrock, in place of `api_key`: the access key with which requests are signed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_key: Option<AccessKey>,
     /// The file of replies of a scripted model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<PathBuf>,
@@ -259,6 +262,7 @@ impl ModelConfig {
             model: None,
             base_url: None,
             api_key: None,
+            access_key: None,
             script: None,
             fallback: Vec::new(),
             price: None,
@@ -298,6 +302,19 @@ impl ModelConfig {
         self.check_fields().map_err(|problem| format!("model `{id}`: {problem}"))
     }
 
+    fn check_access_key(&self, key: &AccessKey) -> Result<(), String> {
+        if self.provider != ProviderKind::Bedrock {
+            return Err("`access_key` belongs to provider `bedrock`: other providers take an `api_key`".into());
+        }
+        if self.api_key.is_some() {
+            return Err("`api_key` and `access_key` are both set: requests have the one or are signed with the other".into());
+        }
+        match key.region_at(self.url()?.as_ref().and_then(Url::host_str)) {
+            Some(_) => Ok(()),
+            None => Err("`access_key.region` is missing: `base_url` does not say the region of the requests".into()),
+        }
+    }
+
     fn check_fields(&self) -> Result<(), String> {
         let (kind, provider) = (self.r#type, self.provider);
         match provider {
@@ -319,10 +336,10 @@ impl ModelConfig {
                         .into(),
                 );
             }
-            ProviderKind::Bedrock if self.api_key.is_none() && self.is_at_amazon() => {
+            ProviderKind::Bedrock if self.api_key.is_none() && self.access_key.is_none() && self.is_at_amazon() => {
                 return Err(
-                    "`api_key` is missing: { env = \"AWS_BEARER_TOKEN_BEDROCK\" }, an API key of Amazon Bedrock (requests are not \
-                     signed with access keys)"
+                    "`api_key` is missing: { env = \"AWS_BEARER_TOKEN_BEDROCK\" }, an API key of Amazon Bedrock; or `access_key`, with \
+                     which requests are signed: { id = { env = \"AWS_ACCESS_KEY_ID\" }, secret = { env = \"AWS_SECRET_ACCESS_KEY\" } }"
                         .into()
                 );
             }
@@ -333,6 +350,9 @@ impl ModelConfig {
                 return Err("a scripted model has neither `api_key` nor `base_url`".into());
             }
             _ => {}
+        }
+        if let Some(key) = &self.access_key {
+            self.check_access_key(key)?;
         }
         if self.script.is_some() && (provider, kind) != (ProviderKind::Scripted, ModelType::Llm) {
             return Err("`script` belongs to provider `scripted` with type `llm`".into());
@@ -409,6 +429,9 @@ impl ModelConfig {
         }
         if let Some(secret) = &mut self.api_key {
             secret.relative_to(base);
+        }
+        if let Some(key) = &mut self.access_key {
+            key.relative_to(base);
         }
     }
 

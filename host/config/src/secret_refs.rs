@@ -1,6 +1,6 @@
 //! All secrets that a configuration names.
 
-use crate::{file::Config, mcp_servers::EnvValue, secret::SecretRef};
+use crate::{access_key::AccessKey, file::Config, mcp_servers::EnvValue, secret::SecretRef};
 
 impl Config {
     /// Every reference to a secret, with its place for a person, such as ``model `gpt`: `api_key` ``.
@@ -8,6 +8,10 @@ impl Config {
     pub fn secret_refs(&self) -> Vec<(String, &SecretRef)> {
         let models =
             self.models.iter().filter_map(|model| Some((format!("model `{}`: `api_key`", model.id), model.api_key.as_ref()?)));
+        let access_keys = self.models.iter().flat_map(|model| {
+            let secrets = model.access_key.iter().flat_map(AccessKey::secrets);
+            secrets.map(|(key, secret)| (format!("model `{}`: `access_key.{key}`", model.id), secret))
+        });
         let servers = self.mcp_servers.iter().flat_map(|server| {
             let values = [("env", &server.env), ("headers", &server.headers)].into_iter();
             values.flat_map(move |(key, values)| secrets_of(format!("MCP server `{}`: `{key}.", server.id), values))
@@ -25,7 +29,7 @@ impl Config {
             let secrets = [("password", &cluster.password), ("secret", &cluster.secret)];
             secrets.into_iter().filter_map(|(key, secret)| Some((format!("cluster: `{key}`"), secret.as_ref()?)))
         });
-        let services = models.chain(servers).chain(harnesses).chain(http).chain(actions);
+        let services = models.chain(access_keys).chain(servers).chain(harnesses).chain(http).chain(actions);
         services.chain(approvers).chain(sources).chain(webhooks).chain(telemetry).chain(cluster).collect()
     }
 }
@@ -56,6 +60,11 @@ mod tests {
         provider = "openai"
         base_url = "https://m.example/v1"
         api_key = { env = "MODEL" }
+        [[models]]
+        id = "signed"
+        provider = "bedrock"
+        base_url = "https://bedrock-runtime.eu-west-1.amazonaws.com"
+        access_key = { id = { env = "KEY_ID" }, secret = { env = "KEY_SECRET" }, session_token = { file = "session" } }
         [[mcp_servers]]
         id = "local"
         command = "tool"
@@ -121,6 +130,9 @@ mod tests {
         let found: Vec<_> = config.secret_refs().into_iter().map(|(place, secret)| format!("{place}: {secret}")).collect();
         for (place, secret) in [
             ("model `m`: `api_key`", "the environment variable `MODEL`"),
+            ("model `signed`: `access_key.id`", "the environment variable `KEY_ID`"),
+            ("model `signed`: `access_key.secret`", "the environment variable `KEY_SECRET`"),
+            ("model `signed`: `access_key.session_token`", "the file /etc/agent/session"),
             ("MCP server `local`: `env.KEY`", "the environment variable `TOOL`"),
             ("MCP server `remote`: `headers.Authorization`", "the file /etc/agent/token"),
             ("harness `plugin:acme/claude/default`: `env.KEY`", "the environment variable `AGENT`"),
@@ -135,7 +147,7 @@ mod tests {
         ] {
             assert!(found.contains(&format!("{place}: {secret}")), "{place} is missing: {found:#?}");
         }
-        assert_eq!(found.len(), 12, "{found:#?}");
+        assert_eq!(found.len(), 15, "{found:#?}");
         let schema = schema();
         let sections = schema["properties"].as_object().unwrap().iter();
         let with_secrets = sections.filter(|(_, section)| has_secrets(section, &schema["$defs"], &mut BTreeSet::new()));

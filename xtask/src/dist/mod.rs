@@ -16,6 +16,8 @@ use crate::{guests, process, workspace::Workspace};
 
 /// The package of the binary, and its name.
 const PACKAGE: &str = "agent-host";
+/// The profile of the binary: small.
+const PROFILE: &str = "packaged";
 /// Files of the installation, in the workspace.
 pub(crate) const FILES: &str = "host/cli/dist";
 /// Packages of the example runners that `agent-host init` copies, and the place where it looks for their components.
@@ -176,14 +178,14 @@ impl Distribution<'_> {
 
 /// Builds the binary.
 fn build(workspace: &Workspace, target: Option<&str>) -> anyhow::Result<PathBuf> {
-    let mut cargo = workspace.cargo(&["build", "--release", "--locked", "--package", PACKAGE]);
+    let mut cargo = workspace.cargo(&["build", "--profile", PROFILE, "--locked", "--package", PACKAGE]);
     let mut folder = workspace.target().to_owned();
     if let Some(target) = target {
         cargo.args(["--target", target]);
         folder.push(target);
     }
     process::run(&mut cargo)?;
-    Ok(folder.join("release").join(PACKAGE))
+    Ok(folder.join(PROFILE).join(PACKAGE))
 }
 
 /// The target of this machine.

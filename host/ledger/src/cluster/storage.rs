@@ -63,6 +63,7 @@ impl StorageAddress {
                 let reason = "it has credentials or a query, and those belong into the environment".to_owned();
                 Err(ClusterError::NoStorageAddress { address, reason })
             }
+            ("file", None) if url.path().len() < 2 => Err(wrong("the path of the folder is missing")),
             ("s3" | "gs" | "az", None) => Err(wrong("the name of the bucket is missing")),
             ("file", Some(_)) => Err(wrong("the path of a folder begins with a third slash")),
             ("s3" | "gs" | "az", Some(_)) | ("file", None) => Ok(Self(url)),
@@ -365,6 +366,7 @@ mod tests {
             ("s3:///a", "name of the bucket"),
             ("https://bucket", "no store has this scheme"),
             ("file://folder/a", "third slash"),
+            ("file:///", "path of the folder"),
             ("s3://key:pass-word@bucket/a", "belong into the environment"),
             ("s3://bucket/a?secret=pass-word", "belong into the environment"),
         ] {

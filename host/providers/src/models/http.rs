@@ -22,6 +22,7 @@ use super::{
     bounds::CallBounds,
     failure::{Category, ProviderMessage, deadline_exceeded, quote, remaining},
     milliseconds,
+    signer::Signer,
 };
 use crate::{http_client, redact::Redactor, retry_after::retry_after, secret::Secret, trace};
 
@@ -70,6 +71,8 @@ pub(super) struct Endpoint {
     base: Url,
     /// The key, and what the provider wants beside it.
     headers: HeaderMap,
+    /// For requests that are signed.
+    signer: Option<Signer>,
     pub(super) redactor: Redactor,
     retries: usize,
     idle: Duration,
@@ -77,14 +80,16 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// The way to the provider of `config` with its key.
-    pub(super) fn new(config: &ModelConfig, base: Url, key: Option<Secret>) -> Result<Self, String> {
+    /// The way to the provider of `config`, with its key or the signer of its requests.
+    pub(super) fn new(config: &ModelConfig, base: Url, key: Option<Secret>, signer: Option<Signer>) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         if config.provider == ProviderKind::Anthropic {
             headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
         }
         if config.provider == ProviderKind::Bedrock && key.as_ref().is_some_and(|key| is_access_key(key.expose())) {
-            return Err("the key is an access key of AWS, and requests are not signed: make an API key of Amazon Bedrock".into());
+            return Err("the key is the id of an access key of AWS: write `access_key` with it and its secret in place of `api_key`, or make \
+                        an API key of Amazon Bedrock"
+                .into());
         }
         if let Some(key) = &key {
             let (name, text) = match config.provider {
@@ -109,7 +114,8 @@ impl Endpoint {
             http,
             base,
             headers,
-            redactor: Redactor::new(key.into_iter().collect()),
+            redactor: Redactor::new(key.into_iter().chain(signer.iter().flat_map(Signer::secrets)).collect()),
+            signer,
             retries: usize::try_from(config.max_retries).unwrap_or(usize::MAX),
             idle: Duration::from_millis(config.idle_timeout_ms),
             max_bytes: config.max_response_bytes,
@@ -160,8 +166,13 @@ impl Endpoint {
         accept: &'static str,
         deadline: Instant,
     ) -> Result<Answer, Failure> {
-        let request = self.http.post(url).header(CONTENT_TYPE, JSON).header(ACCEPT, accept);
-        let request = request.headers(trace::headers()).headers(self.headers.clone()).body(body);
+        let mut headers =
+            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(JSON)), (ACCEPT, HeaderValue::from_static(accept))]);
+        if let Some(signer) = &self.signer {
+            signer.sign(&url, &mut headers, &body).map_err(|reason| Failure::last(self.unsigned(reason)))?;
+        }
+        // Traces are not part of a signature: what is between may change them.
+        let request = self.http.post(url).headers(headers).headers(trace::headers()).headers(self.headers.clone()).body(body);
         let response = match self.wait(request.send(), deadline).await.map_err(Failure::last)? {
             Ok(response) => response,
             Err(error) => return Err(self.unreachable(error)),
@@ -176,6 +187,13 @@ impl Endpoint {
         let retry_after = retry_after.or(message.retry_after);
         let error = message.into_error(status.as_u16(), retry_after);
         Err(Failure { retry: error.retryable, error, retry_after })
+    }
+
+    /// The request cannot be signed. The reason may name the key, so only the operator's log has it.
+    fn unsigned(&self, reason: String) -> ApiError {
+        let reason = self.redactor.owned(reason);
+        tracing::warn!(model = self.model, reason, "a request to the provider of a model cannot be signed");
+        Category::Unavailable.error("the request to the provider of the model cannot be signed")
     }
 
     /// The provider could not be reached, or closed the connection without an answer. The reason names addresses, so only

@@ -93,12 +93,13 @@ mod names;
 mod pieces;
 mod scripted;
 mod signatures;
+mod signer;
 mod stream;
 mod template;
 mod tokens;
 mod vectors;
 
-pub use agent_host_config::{DEFAULT_EXTRA_ARGS, ModelConfig, ModelPrice, ProviderKind};
+pub use agent_host_config::{AccessKey, DEFAULT_EXTRA_ARGS, ModelConfig, ModelPrice, ProviderKind};
 pub use bounds::{AskedModel, CallBounds, Retries};
 pub use failure::not_ready;
 pub use stream::ModelStream;
@@ -109,6 +110,7 @@ use self::{
     forms::Form,
     http::Endpoint,
     scripted::Script,
+    signer::Signer,
 };
 use crate::ArtifactSource;
 
@@ -203,7 +205,8 @@ impl Backend {
                     .as_ref()
                     .map(|key| crate::secret::Secret::read(key).map_err(|error| error.to_string()))
                     .transpose()?;
-                Endpoint::new(config, base, key).map(|endpoint| Self::Http(Arc::new(endpoint)))
+                let signer = config.access_key.as_ref().map(|key| Signer::open(key, &base)).transpose()?;
+                Endpoint::new(config, base, key, signer).map(|endpoint| Self::Http(Arc::new(endpoint)))
             }
             (None, Some(path)) => Script::read(path).map(|script| Self::Script(Arc::new(script))),
             (None, None) => Ok(Self::Words),

@@ -33,7 +33,7 @@ use agent_host_protocol::{
 };
 use agent_host_providers::{
     ArtifactContent, ArtifactSource,
-    models::{Model, ModelConfig, ModelStream, Models, ProviderKind},
+    models::{AccessKey, Model, ModelConfig, ModelStream, Models, ProviderKind},
     secret::SecretRef,
 };
 use async_trait::async_trait;
@@ -59,6 +59,7 @@ struct SeenRequest {
     path: String,
     query: Option<String>,
     headers: HeaderMap,
+    bytes: Bytes,
     body: Value,
 }
 
@@ -77,7 +78,7 @@ impl Server {
         let (answer, requests) = (Arc::new(answer), Arc::clone(&seen));
         let app = Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: Bytes| {
             let (path, query) = (uri.path().into(), uri.query().map(str::to_owned));
-            let request = SeenRequest { path, query, headers, body: serde_json::from_slice(&body).unwrap() };
+            let request = SeenRequest { path, query, headers, body: serde_json::from_slice(&body).unwrap(), bytes: body };
             let number = {
                 let mut seen = requests.lock();
                 seen.push(request.clone());

@@ -221,3 +221,60 @@ async fn an_access_key_is_no_key_of_bedrock() {
     let problem = models.get("chat").unwrap().problem().unwrap().to_owned();
     assert!(problem.contains("API key of Amazon Bedrock") && !problem.contains("AKIA"), "{problem}");
 }
+
+/// The signature of a request, by the rules of AWS (Signature Version 4): an own calculation, from what the server has seen.
+fn signature_of(seen: &SeenRequest, secret: &str, scope: [&str; 4], signed: &str) -> String {
+    use hmac::{Hmac, Mac};
+    use sha2::{Digest, Sha256};
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mac = |key: &[u8], text: &str| {
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+        mac.update(text.as_bytes());
+        mac.finalize().into_bytes().to_vec()
+    };
+    let header = |name: &str| seen.headers[name].to_str().unwrap().to_owned();
+    let headers: String = signed.split(';').map(|name| format!("{name}:{}\n", header(name))).collect();
+    // What is escaped in the path is escaped again.
+    let path = seen.path.replace('%', "%25").replace(':', "%3A");
+    let canonical = format!("POST\n{path}\n\n{headers}\n{signed}\n{}", hex(&Sha256::digest(&seen.bytes)));
+    let scope_text = scope.join("/");
+    let text = format!("AWS4-HMAC-SHA256\n{}\n{scope_text}\n{}", header("x-amz-date"), hex(&Sha256::digest(canonical)));
+    let key = scope.iter().fold(format!("AWS4{secret}").into_bytes(), |key, part| mac(&key, part));
+    hex(&mac(&key, &text))
+}
+
+#[tokio::test]
+async fn requests_are_signed_with_an_access_key_and_nothing_of_it_comes_back() {
+    const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+    const SESSION: &str = "session-token-canary";
+    let dir = tempfile::tempdir().unwrap();
+    let secret = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        SecretRef::File(dir.path().join(name))
+    };
+    let server = Server::always(|| json_response(403, &json!({ "message": format!("not {SECRET} nor {SESSION}") }))).await;
+    let mut config = config(&server.url, ModelType::Llm);
+    config.provider = ProviderKind::Bedrock;
+    config.model = Some("arn:aws:bedrock:eu-west-1:1:inference-profile/eu.claude-v1:0".into());
+    config.api_key = None;
+    config.access_key = Some(AccessKey {
+        id: secret("id", "AKIAIOSFODNN7EXAMPLE"),
+        secret: secret("secret", SECRET),
+        session_token: Some(secret("session", SESSION)),
+        region: Some("eu-west-1".into()),
+    });
+    assert_eq!(config.check(), Ok(()));
+    let model = open(config);
+    let (error, _) = failed(invoke(&model).await);
+    assert!(!format!("{error:?}").contains(SECRET) && !format!("{error:?}").contains(SESSION), "{error:?}");
+    let seen = server.last();
+    let authorization = seen.headers["authorization"].to_str().unwrap().to_owned();
+    let date = seen.headers["x-amz-date"].to_str().unwrap()[..8].to_owned();
+    let scope = [date.as_str(), "eu-west-1", "bedrock", "aws4_request"];
+    let (credential, rest) = authorization.split_once(", SignedHeaders=").unwrap();
+    let (signed, signature) = rest.split_once(", Signature=").unwrap();
+    assert_eq!(credential, format!("AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/{}", scope.join("/")));
+    assert!(["content-type", "host", "x-amz-date", "x-amz-security-token"].iter().all(|name| signed.contains(name)), "{signed}");
+    assert_eq!(seen.headers["x-amz-security-token"], SESSION);
+    assert_eq!(signature, signature_of(&seen, SECRET, scope, signed));
+}
