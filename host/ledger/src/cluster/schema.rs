@@ -228,7 +228,7 @@ pub fn init_cluster(server: &PostgresServer, blobs: Option<&StorageAddress>) -> 
 
 fn make_tables(server: &PostgresServer, seed: u64, blobs: Option<&StorageAddress>) -> Result<(), ClusterError> {
     let seed = i64::from_be_bytes(seed.to_be_bytes());
-    // An address is a URL, and its quotes are escaped twice.
+    // A path may have quotes.
     let blobs = blobs.map_or_else(|| "null".to_owned(), |address| format!("'{}'", address.to_string().replace('\'', "''")));
     let mut connection = Connection::open(server, "agent-host init", TIMEOUT)?;
     let made = connection.execute(&format!(

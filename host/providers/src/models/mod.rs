@@ -11,7 +11,7 @@
 //! | `openai_responses` | `llm` | `/responses` of OpenAI, streamed; nothing is stored there |
 //! | `anthropic` | `llm` | `/messages` of Anthropic, streamed |
 //! | `gemini` | `llm`, `embedding` | `models/*:streamGenerateContent` and `models/*:batchEmbedContents` of Google |
-//! | `bedrock` | `llm` | `/model/*/converse-stream` of Amazon Bedrock, with an API key of Bedrock; the module `frames` reads the stream |
+//! | `bedrock` | `llm` | `/model/*/converse-stream` of Amazon Bedrock, with an API key of Bedrock or signed with an access key; the module `frames` reads the stream |
 //! | `cohere` | `rerank` | `/rerank` of Cohere v2 |
 //! | `jina` | `rerank` | `/rerank` of Jina |
 //! | `scripted` | all | a file of replies (format: module `scripted`), hashed words, shared words; no network |
