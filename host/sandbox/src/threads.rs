@@ -270,16 +270,12 @@ mod tests {
         while began.elapsed() < Duration::from_micros(100) {}
     }
 
-    fn wait() {
-        std::thread::sleep(Duration::from_micros(100));
-    }
-
-    /// A guest that is looked at after each of these pieces, as one that computes is, until it is told to end.
-    async fn looked_at(piece: fn(), seen: Seen, ends: Arc<AtomicBool>) {
+    /// A guest that computes, and is looked at, until it is told to end.
+    async fn computes(seen: Seen, ends: Arc<AtomicBool>) {
         poll_fn(|cx| {
             seen.lock().insert(here());
             while !ends.load(Ordering::Relaxed) {
-                piece();
+                spin();
                 if matches!(on_look(), UpdateDeadline::Yield(_)) {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -288,10 +284,6 @@ mod tests {
             Poll::Ready(())
         })
         .await;
-    }
-
-    fn computes(seen: Seen, ends: Arc<AtomicBool>) -> impl Future<Output = ()> {
-        looked_at(spin, seen, ends)
     }
 
     fn cpu() -> Arc<CpuBudget> {
@@ -334,12 +326,23 @@ mod tests {
     #[test]
     fn a_guest_whose_thread_waits_for_the_processor_does_not_compute() {
         let threads = GuestThreads::start().unwrap();
-        let (seen, ends) = (Seen::default(), Arc::new(AtomicBool::new(false)));
-        let waits = threads.pace(|| share("waits"), cpu(), looked_at(wait, Arc::clone(&seen), Arc::clone(&ends)));
-        let waits = threads.runs().spawn(waits);
-        // Five slices, in which it uses no CPU time worth the name.
-        std::thread::sleep(SLICE * 5);
-        ends.store(true, Ordering::Relaxed);
+        let seen = Seen::default();
+        let waits = {
+            let seen = Arc::clone(&seen);
+            poll_fn(move |cx| {
+                seen.lock().insert(here());
+                // Five slices, in which it uses no CPU time worth the name.
+                for _ in 0..5 {
+                    std::thread::sleep(SLICE);
+                    if matches!(on_look(), UpdateDeadline::Yield(_)) {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+                Poll::Ready(())
+            })
+        };
+        let waits = threads.runs().spawn(threads.pace(|| share("waits"), cpu(), waits));
         threads.runs().block_on(waits).unwrap();
         assert_eq!(*seen.lock(), HashSet::from([("runs".to_owned(), 0)]));
     }
