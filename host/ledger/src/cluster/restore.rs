@@ -27,6 +27,9 @@ const LOG_FIRST: &str = "select log_first from agent_host.partitions where p = $
 const PIECE: &str = "select s.sha256, c.content from agent_host.snapshot_pieces s left join agent_host.snapshot_contents c \
     using (sha256) where s.p = $1::int8 and s.seq = $2::int8 and s.piece = $3::int8";
 
+/// Removes the row of a content, so that the next snapshot sends it again.
+const FORGET: &str = "delete from agent_host.snapshot_contents where sha256 = $1::bytea";
+
 /// The cluster and the directory of its copy.
 pub(crate) struct CopyPlace<'a> {
     pub(crate) server: &'a PostgresServer,
@@ -141,7 +144,14 @@ impl CopyPlace<'_> {
         for piece in 0..snapshot.pieces {
             let params = [Param::Int(PARTITION), Param::number(snapshot.batch), Param::number(piece)];
             let found = session.query_again(PIECE, &params)?;
-            let content = content(found.first(), piece, self.storage)?;
+            let content = match content(found.first(), piece, self.storage) {
+                Ok(content) => content,
+                Err(refusal @ Refusal::Unreadable(_)) => {
+                    self.forget_damaged(session, snapshot, piece)?;
+                    return Err(refusal);
+                }
+                Err(refusal) => return Err(refusal),
+            };
             let malformed = || Refusal::Unreadable(format!("piece {piece} holds something that is no row"));
             let (table, of_piece) = read_piece(&content).filter(|(table, _)| *table != Table::Meta).ok_or_else(malformed)?;
             rows += of_piece.len() as u64;
@@ -151,6 +161,25 @@ impl CopyPlace<'_> {
             return Err(Refusal::Unreadable(format!("it has {rows} rows, and had {}", snapshot.rows)));
         }
         Ok(copy.finish(snapshot.batch, snapshot.epoch)?)
+    }
+
+    /// Removes the rows of pieces from `first` on that the object store has lost or changed: a host that makes a snapshot looks at the rows
+    /// alone, and sends those again. The database finds by itself what it has changed.
+    fn forget_damaged(&self, session: &mut Session, snapshot: &SnapshotStatus, first: u64) -> Result<(), Refusal> {
+        let Some(storage) = self.storage else { return Ok(()) };
+        for piece in first..snapshot.pieces {
+            let params = [Param::Int(PARTITION), Param::number(snapshot.batch), Param::number(piece)];
+            let found = session.query_again(PIECE, &params)?;
+            match content(found.first(), piece, Some(storage)) {
+                Ok(_) => {}
+                Err(Refusal::Unreadable(_)) => {
+                    let digest = found.first().map(|row| row.bytes(0)).unwrap_or_default();
+                    session.query_again(FORGET, &[Param::Bytes(&digest)])?;
+                }
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(())
     }
 }
 

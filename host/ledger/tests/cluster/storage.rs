@@ -80,7 +80,7 @@ async fn the_database_has_no_contents_and_a_host_without_files_has_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_piece_that_the_store_has_lost_is_sent_again_and_a_changed_one_is_refused() {
+async fn a_piece_that_the_store_has_lost_or_changed_is_refused_and_sent_again() {
     let [store, dir] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let database = cluster_with(shared(), Some(&folder(store.path())));
     let url = shared().url(&database);
@@ -108,6 +108,17 @@ async fn a_piece_that_the_store_has_lost_is_sent_again_and_a_changed_one_is_refu
     objects(store.path(), "pieces").iter().for_each(|file| fs::write(file, b"other").unwrap());
     let error = refused(lost.path(), &member(&url, "b:1"));
     assert!(matches!(error, ClusterError::NoSnapshot { .. }) && error.to_string().contains("has another content"), "{error}");
+    // Whoever could not read them has said so: they are sent again, where a host has a copy.
+    let host = Standby::join(eager(dir.path()), &member(&url, "a:1")).unwrap();
+    let ledger = host.activate(|| false, |_| ()).unwrap().unwrap();
+    until_trimmed(&ledger, &url, &database).await;
+    until_trimmed(&ledger, &url, &database).await;
+    let before = exported(&ledger);
+    ledger.close().await.unwrap();
+    let ledger = active(lost.path(), &url, "b:1");
+    assert_eq!(exported(&ledger), before);
+    ledger.close().await.unwrap();
+    is_whole(lost.path());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
