@@ -19,6 +19,9 @@ pub(crate) const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_G
 
 /// Without output for so long, the tests are stopped: one of them waits for what never comes. The slowest test takes two minutes.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
+/// Failed tests that are run once more, alone. Some measure time, and fail on a machine that others use; what breaks more than these is
+/// a matter of the code.
+const AT_MOST_AGAIN: usize = 3;
 
 /// Check formatting, run clippy, check the dependencies, build the site of the documents and run every test, the end-to-end ones with real components included
 #[derive(Debug, Args)]
@@ -58,23 +61,37 @@ impl Test {
 
     /// Runs the tests, their output passed on as it comes.
     fn test(&self, workspace: &Workspace, failures: &mut Vec<String>) -> anyhow::Result<Summary> {
-        let mut cargo = workspace.cargo(&["test", "--no-fail-fast"]);
-        cargo
-            .args(NATIVE)
-            .arg("--")
-            .args(&self.filter)
-            .env("AGENT_HOST_BIN", workspace.target().join("debug").join("agent-host"))
-            .env("AGENT_HOST_WASM_DIR", guests::dir(workspace));
-        let TestEnd { summary, succeeded, hung } = watch(&mut cargo, io::stdout().lock(), SILENCE)?;
-        if hung {
+        let run = |arguments: &[&str]| watch(tests(workspace).arg("--").args(arguments), io::stdout().lock(), SILENCE);
+        let filter: Vec<_> = self.filter.iter().map(String::as_str).collect();
+        let mut end = run(&filter)?;
+        let again = end.to_try_again();
+        if !again.is_empty() {
+            eprintln!("Failed tests are run once more, alone: {}", again.join(", "));
+            let names: Vec<_> = again.iter().map(String::as_str).collect();
+            let second = run(&[["--exact", "--test-threads=1"].as_slice(), &names].concat())?;
+            for name in end.settle(&again, &second) {
+                eprintln!("warning: {name} failed beside others and passed alone: it is not steady, and to be mended");
+            }
+        }
+        if end.hung {
             failures.push(stopped());
-        } else if summary.failed > 0 {
+        } else if end.summary.failed > 0 {
             failures.push("some tests failed: see above".to_owned());
-        } else if !succeeded {
+        } else if !end.succeeded {
             failures.push("the tests could not all be built or run to their end: see above".to_owned());
         }
-        Ok(summary)
+        Ok(end.summary)
     }
+}
+
+/// The command that runs the tests, without its arguments for them.
+fn tests(workspace: &Workspace) -> Command {
+    let mut cargo = workspace.cargo(&["test", "--no-fail-fast"]);
+    cargo
+        .args(NATIVE)
+        .env("AGENT_HOST_BIN", workspace.target().join("debug").join("agent-host"))
+        .env("AGENT_HOST_WASM_DIR", guests::dir(workspace));
+    cargo
 }
 
 /// The problems that need no test: of the code, of its dependencies, and of the site of the documents. Every check runs.
@@ -127,12 +144,11 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     /// Runs `cargo test` to its end, with its output passed on.
     pub(crate) fn of(command: &mut Command) -> anyhow::Result<Self> {
-        let mut output = Vec::new();
-        let TestEnd { succeeded, hung, .. } = watch(command, Both(io::stdout().lock(), &mut output), SILENCE)?;
+        let TestEnd { tests, succeeded, hung, .. } = watch(command, io::stdout().lock(), SILENCE)?;
         if hung {
             eprintln!("{}", stopped());
         }
-        Ok(Self { tests: String::from_utf8_lossy(&output).lines().filter_map(outcome).collect(), succeeded })
+        Ok(Self { tests, succeeded })
     }
 }
 
@@ -146,36 +162,42 @@ fn outcome(line: &str) -> Option<(String, bool)> {
     }
 }
 
-/// Writes to two places.
-struct Both<A, B>(A, B);
-
-impl<A: Write, B: Write> Write for Both<A, B> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write_all(bytes)?;
-        self.1.write_all(bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()?;
-        self.1.flush()
-    }
-}
-
 /// The end of `cargo test`.
 #[derive(Debug, PartialEq, Eq)]
 struct TestEnd {
     summary: Summary,
+    /// The outcome of each test, by its name with modules.
+    tests: Vec<(String, bool)>,
     succeeded: bool,
     /// True if it was stopped after a long silence.
     hung: bool,
+}
+
+impl TestEnd {
+    /// The failed tests, if a second try can tell whether they fail by themselves: some few, in binaries that all came to their end.
+    fn to_try_again(&self) -> Vec<String> {
+        let failed: Vec<_> = self.tests.iter().filter(|(_, passed)| !passed).map(|(name, _)| name.clone()).collect();
+        let all_known = failed.len() as u64 == self.summary.failed && self.summary.begun == self.summary.ended;
+        if self.hung || !all_known || failed.len() > AT_MOST_AGAIN { Vec::new() } else { failed }
+    }
+
+    /// Takes the outcomes of a second try over; gives the tests that passed now.
+    fn settle(&mut self, again: &[String], second: &Self) -> Vec<String> {
+        let says = |name: &String, outcome| second.tests.iter().any(|(other, passed)| other == name && *passed == outcome);
+        let (passed, failed): (Vec<_>, Vec<_>) = again.iter().cloned().partition(|name| says(name, true) && !says(name, false));
+        self.summary.passed += passed.len() as u64;
+        self.summary.failed = failed.len() as u64;
+        self.succeeded = failed.is_empty() && second.succeeded;
+        self.hung = second.hung;
+        passed
+    }
 }
 
 /// Runs `cargo test`, passes its output on, and adds up what it says. After a silence of `patience` it is killed with the tests.
 fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyhow::Result<TestEnd> {
     process::announce(command);
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
-    let (mut summary, mut hung) = (Summary::default(), false);
+    let (mut summary, mut tests, mut hung) = (Summary::default(), Vec::new(), false);
     if let Some(pipe) = child.stdout.take() {
         let (lines, received) = mpsc::channel();
         // Tests may print what is not UTF-8. The thread ends with the pipe, or with the receiver.
@@ -184,7 +206,9 @@ fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyh
             match received.recv_timeout(patience) {
                 Ok(line) => {
                     let mut line = line?;
-                    summary.add(&String::from_utf8_lossy(&line));
+                    let text = String::from_utf8_lossy(&line);
+                    summary.add(&text);
+                    tests.extend(outcome(&text));
                     line.push(b'\n');
                     out.write_all(&line)?;
                 }
@@ -197,7 +221,7 @@ fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyh
             }
         }
     }
-    Ok(TestEnd { summary, succeeded: child.wait()?.success() && !hung, hung })
+    Ok(TestEnd { summary, tests, succeeded: child.wait()?.success() && !hung, hung })
 }
 
 /// Kills a process and all that it has started, where the system lists them.
@@ -222,12 +246,22 @@ fn kill_all(child: &mut Child) {
 struct Summary {
     passed: u64,
     failed: u64,
+    /// Test binaries that have begun, and that have said their result.
+    begun: u64,
+    ended: u64,
 }
 
 impl Summary {
-    /// Adds what one binary says when it is done: `test result: ok. 3 passed; 0 failed; ...`.
+    /// Adds what one binary says when it begins, `running 3 tests`, and when it is done: `test result: ok. 3 passed; 0 failed; ...`.
     fn add(&mut self, line: &str) {
+        let begins = line.strip_prefix("running ").and_then(|rest| rest.split_once(' '));
+        if let Some((number, "test" | "tests")) = begins
+            && number.parse::<u64>().is_ok()
+        {
+            self.begun += 1;
+        }
         let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|result| result.split_once(". ")) else { return };
+        self.ended += 1;
         for count in counts.split("; ") {
             match count.split_once(' ') {
                 Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
@@ -261,18 +295,70 @@ mod tests {
         ] {
             summary.add(line);
         }
-        assert_eq!(summary, Summary { passed: 13, failed: 2 });
+        assert_eq!(summary, Summary { passed: 13, failed: 2, begun: 1, ended: 2 });
         assert_eq!(summary.to_string(), "13 passed, 2 failed");
     }
 
     #[test]
     fn the_outcome_of_each_test_is_read() {
-        let mut output = Vec::new();
         let say =
             "echo 'test a::b ... ok'; echo 'test c ... FAILED'; echo 'test d ... ignored'; echo 'test result: ok. 1 passed'";
-        watch(Command::new("sh").args(["-c", say]), Both(io::sink(), &mut output), SILENCE).unwrap();
-        let outcomes: Vec<_> = String::from_utf8(output).unwrap().lines().filter_map(outcome).collect();
-        assert_eq!(outcomes, [("a::b".to_owned(), true), ("c".to_owned(), false)]);
+        let end = watch(Command::new("sh").args(["-c", say]), io::sink(), SILENCE).unwrap();
+        assert_eq!(end.tests, [("a::b".to_owned(), true), ("c".to_owned(), false)]);
+    }
+
+    /// The end of tests that say this.
+    fn end_of(lines: &[&str], code: u8) -> TestEnd {
+        let say =
+            format!("printf '%s\\n' {}; exit {code}", lines.iter().map(|line| format!("'{line}'")).collect::<Vec<_>>().join(" "));
+        watch(Command::new("sh").args(["-c", &say]), io::sink(), SILENCE).unwrap()
+    }
+
+    #[test]
+    fn a_failed_test_that_passes_alone_is_named_and_one_that_fails_again_has_failed() {
+        let lines = [
+            "running 3 tests",
+            "test a ... ok",
+            "test b ... FAILED",
+            "test c ... FAILED",
+            "test result: FAILED. 1 passed; 2 failed",
+        ];
+        let mut end = end_of(&lines, 101);
+        let again = end.to_try_again();
+        assert_eq!(again, ["b", "c"]);
+        let second =
+            end_of(&["running 2 tests", "test b ... ok", "test c ... FAILED", "test result: FAILED. 1 passed; 1 failed"], 101);
+        assert_eq!(end.settle(&again, &second), ["b"]);
+        assert_eq!((end.summary.to_string().as_str(), end.succeeded), ("2 passed, 1 failed", false));
+
+        // A test that another binary has too fails if one of them does, and one that is not run again has not passed.
+        let mut end = end_of(&lines, 101);
+        assert!(
+            end.settle(&again, &end_of(&["running 1 test", "test b ... ok", "running 1 test", "test b ... FAILED"], 101))
+                .is_empty()
+        );
+        assert_eq!(end.summary.to_string(), "1 passed, 2 failed");
+
+        let mut end = end_of(&lines, 101);
+        assert_eq!(end.settle(&again, &end_of(&["running 2 tests", "test b ... ok", "test c ... ok"], 0)), ["b", "c"]);
+        assert_eq!((end.summary.to_string().as_str(), end.succeeded), ("3 passed, 0 failed", true));
+    }
+
+    #[test]
+    fn a_second_try_is_for_few_tests_whose_binaries_have_come_to_their_end() {
+        let died = [
+            "running 2 tests",
+            "test a ... FAILED",
+            "test result: FAILED. 0 passed; 1 failed",
+            "running 9 tests",
+            "test b ... ok",
+        ];
+        assert!(end_of(&died, 101).to_try_again().is_empty(), "a binary that died is a failure that no second try mends");
+        let mut many: Vec<_> = (0..=AT_MOST_AGAIN).map(|number| format!("test t{number} ... FAILED")).collect();
+        many.push(format!("test result: FAILED. 0 passed; {} failed", many.len()));
+        let many: Vec<_> = std::iter::once("running 9 tests").chain(many.iter().map(String::as_str)).collect();
+        assert!(end_of(&many, 101).to_try_again().is_empty(), "what breaks many tests is no matter of the hour");
+        assert!(end_of(&["running 1 test", "test a ... ok", "test result: ok. 1 passed; 0 failed"], 0).to_try_again().is_empty());
     }
 
     #[test]
@@ -280,8 +366,8 @@ mod tests {
         let say = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; printf '\\377\\n'; exit 3";
         let mut passed_on = Vec::new();
         let watched = watch(Command::new("sh").args(["-c", say]), &mut passed_on, SILENCE).unwrap();
-        let summary = Summary { passed: 2, failed: 0 };
-        assert_eq!(watched, TestEnd { summary, succeeded: false, hung: false });
+        let summary = Summary { passed: 2, failed: 0, begun: 0, ended: 1 };
+        assert_eq!(watched, TestEnd { summary, tests: Vec::new(), succeeded: false, hung: false });
         assert_eq!(passed_on, b"test result: ok. 2 passed; 0 failed; 0 ignored\n\xff\n");
     }
 
@@ -293,7 +379,8 @@ mod tests {
         let say = format!("echo 'test result: ok. 1 passed'; sh -c 'sleep 2; : > {0}; sleep 60' & wait", file.display());
         let mut passed_on = Vec::new();
         let watched = watch(Command::new("sh").args(["-c", &say]), &mut passed_on, Duration::from_millis(300)).unwrap();
-        assert_eq!(watched, TestEnd { summary: Summary { passed: 1, failed: 0 }, succeeded: false, hung: true });
+        let summary = Summary { passed: 1, failed: 0, begun: 0, ended: 1 };
+        assert_eq!(watched, TestEnd { summary, tests: Vec::new(), succeeded: false, hung: true });
         thread::sleep(Duration::from_secs(3));
         assert!(!file.exists());
     }
