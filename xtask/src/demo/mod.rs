@@ -32,7 +32,7 @@ const RUNNER: &str = "plugin:agent-host/local-agent/default";
 /// The packages of the runners: the one that answers, and the one of the commands that are shown at the end.
 const RUNNER_PACKAGES: [&str; 2] = ["local-agent-runner", "echo-runner"];
 /// An estimate of the first build on two cores, for the message before it; README.md has the same figure.
-const FIRST_BUILD_MINUTES: u32 = 15;
+const FIRST_BUILD_MINUTES: u32 = 10;
 /// The replies of the model.
 const SCRIPT: &str = include_str!("script.toml");
 /// The knowledge base.
