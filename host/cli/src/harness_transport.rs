@@ -5,8 +5,8 @@ use std::time::Duration;
 use agent_host_harness::{Answer, Registered, Request, Transport, TransportError};
 use agent_host_runs::{Host, Registration};
 use agent_host_server::{LocalAnswer, LocalClient, LocalRequest};
-use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use reqwest::{Url, header};
 use serde_json::Value;
 
@@ -23,26 +23,29 @@ pub(crate) struct LocalTransport {
     pub(crate) url: String,
 }
 
-#[async_trait]
 impl Transport for LocalTransport {
-    async fn register(&self, mut registration: Value) -> Result<Registered, TransportError> {
-        if let Some(registration) = registration.as_object_mut() {
-            // The host has it from the same configuration.
-            registration.remove("manifests");
-        }
-        let registration: Registration =
-            serde_json::from_value(registration).map_err(|error| TransportError(error.to_string()))?;
-        let registered = self.host.register_executor(registration, None).await;
-        let (executor, credential) = registered.map_err(|error| TransportError(error.to_string()))?;
-        Ok(Registered { executor_id: executor.executor_id, credential })
+    fn register(&self, mut registration: Value) -> BoxFuture<'_, Result<Registered, TransportError>> {
+        Box::pin(async move {
+            if let Some(registration) = registration.as_object_mut() {
+                // The host has it from the same configuration.
+                registration.remove("manifests");
+            }
+            let registration: Registration =
+                serde_json::from_value(registration).map_err(|error| TransportError(error.to_string()))?;
+            let registered = self.host.register_executor(registration, None).await;
+            let (executor, credential) = registered.map_err(|error| TransportError(error.to_string()))?;
+            Ok(Registered { executor_id: executor.executor_id, credential })
+        })
     }
 
-    async fn send(&self, request: Request<'_>) -> Result<Answer, TransportError> {
-        let Request { method, path, token, body, max_bytes } = request;
-        let request = LocalRequest { method, path, token, body, max_bytes };
-        let answer = self.client.send(request).await.map_err(|error| TransportError(error.to_string()))?;
-        let LocalAnswer { status, retry_after, body } = answer;
-        Ok(Answer { status, retry_after, body })
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Answer, TransportError>> {
+        Box::pin(async move {
+            let Request { method, path, token, body, max_bytes } = request;
+            let request = LocalRequest { method, path, token, body, max_bytes };
+            let answer = self.client.send(request).await.map_err(|error| TransportError(error.to_string()))?;
+            let LocalAnswer { status, retry_after, body } = answer;
+            Ok(Answer { status, retry_after, body })
+        })
     }
 
     fn base_url(&self) -> &str {
@@ -78,47 +81,51 @@ impl HttpTransport {
     }
 }
 
-#[async_trait]
 impl Transport for HttpTransport {
-    async fn register(&self, mut registration: Value) -> Result<Registered, TransportError> {
-        let mut answer = self.post_registration(&registration).await?;
-        if matches!(answer.status, 403 | 409)
-            && let Some(registration) = registration.as_object_mut()
-        {
-            // The host has a manifest of this runner, or takes none from executors.
-            registration.remove("manifests");
-            answer = self.post_registration(&Value::Object(registration.clone())).await?;
-        }
-        if answer.status != 201 {
-            let text = String::from_utf8_lossy(&answer.body).into_owned();
-            let detail = serde_json::from_str::<Value>(&text).ok().and_then(|it| Some(it.get("detail")?.as_str()?.to_owned()));
-            return Err(TransportError(format!("it answered {}: {}", answer.status, detail.unwrap_or(text))));
-        }
-        serde_json::from_slice(&answer.body).map_err(|error| TransportError(error.to_string()))
+    fn register(&self, mut registration: Value) -> BoxFuture<'_, Result<Registered, TransportError>> {
+        Box::pin(async move {
+            let mut answer = self.post_registration(&registration).await?;
+            if matches!(answer.status, 403 | 409)
+                && let Some(registration) = registration.as_object_mut()
+            {
+                // The host has a manifest of this runner, or takes none from executors.
+                registration.remove("manifests");
+                answer = self.post_registration(&Value::Object(registration.clone())).await?;
+            }
+            if answer.status != 201 {
+                let text = String::from_utf8_lossy(&answer.body).into_owned();
+                let detail =
+                    serde_json::from_str::<Value>(&text).ok().and_then(|it| Some(it.get("detail")?.as_str()?.to_owned()));
+                return Err(TransportError(format!("it answered {}: {}", answer.status, detail.unwrap_or(text))));
+            }
+            serde_json::from_slice(&answer.body).map_err(|error| TransportError(error.to_string()))
+        })
     }
 
-    async fn send(&self, request: Request<'_>) -> Result<Answer, TransportError> {
-        let Request { method, path, token, body, max_bytes } = request;
-        let failed = |error: reqwest::Error| TransportError(error.without_url().to_string());
-        let mut builder = self.http.request(method, format!("{}{path}", self.url));
-        if !token.is_empty() {
-            builder = builder.bearer_auth(token);
-        }
-        if let Some((media_type, body)) = body {
-            builder = builder.header(header::CONTENT_TYPE, media_type).body(body);
-        }
-        let mut response = builder.send().await.map_err(failed)?;
-        let status = response.status().as_u16();
-        let retry_after = response.headers().get(header::RETRY_AFTER);
-        let retry_after = retry_after.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
-        let mut body = BytesMut::new();
-        while let Some(piece) = response.chunk().await.map_err(failed)? {
-            if body.len() + piece.len() > max_bytes {
-                return Err(TransportError(format!("the answer has more than {max_bytes} bytes")));
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Answer, TransportError>> {
+        Box::pin(async move {
+            let Request { method, path, token, body, max_bytes } = request;
+            let failed = |error: reqwest::Error| TransportError(error.without_url().to_string());
+            let mut builder = self.http.request(method, format!("{}{path}", self.url));
+            if !token.is_empty() {
+                builder = builder.bearer_auth(token);
             }
-            body.extend_from_slice(&piece);
-        }
-        Ok(Answer { status, retry_after, body: body.freeze() })
+            if let Some((media_type, body)) = body {
+                builder = builder.header(header::CONTENT_TYPE, media_type).body(body);
+            }
+            let mut response = builder.send().await.map_err(failed)?;
+            let status = response.status().as_u16();
+            let retry_after = response.headers().get(header::RETRY_AFTER);
+            let retry_after = retry_after.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+            let mut body = BytesMut::new();
+            while let Some(piece) = response.chunk().await.map_err(failed)? {
+                if body.len() + piece.len() > max_bytes {
+                    return Err(TransportError(format!("the answer has more than {max_bytes} bytes")));
+                }
+                body.extend_from_slice(&piece);
+            }
+            Ok(Answer { status, retry_after, body: body.freeze() })
+        })
     }
 
     fn base_url(&self) -> &str {

@@ -3,6 +3,7 @@
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use agent_host_config::{HarnessConfig, HarnessIsolation, HarnessPreset, HarnessProtocol};
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -169,14 +170,13 @@ async fn introduce(shared: &Shared, program: PathBuf, diagnosis: &mut Diagnosis)
 /// The way to no host.
 struct NoHost;
 
-#[async_trait::async_trait]
 impl Transport for NoHost {
-    async fn register(&self, _: Value) -> Result<Registered, TransportError> {
-        Err(TransportError("a harness that is examined has no host".to_owned()))
+    fn register(&self, _: Value) -> BoxFuture<'_, Result<Registered, TransportError>> {
+        Box::pin(async move { Err(TransportError("a harness that is examined has no host".to_owned())) })
     }
 
-    async fn send(&self, _: Request<'_>) -> Result<Answer, TransportError> {
-        Err(TransportError("a harness that is examined has no host".to_owned()))
+    fn send<'a>(&'a self, _: Request<'a>) -> BoxFuture<'a, Result<Answer, TransportError>> {
+        Box::pin(async move { Err(TransportError("a harness that is examined has no host".to_owned())) })
     }
 
     fn base_url(&self) -> &str {

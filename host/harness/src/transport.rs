@@ -1,7 +1,7 @@
 //! Transport to the host: requests of the executor API, over HTTP or within the process.
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::Method;
 use serde_json::Value;
 
@@ -46,20 +46,19 @@ pub struct Registered {
 }
 
 /// A transport to the host.
-#[async_trait]
 pub trait Transport: Send + Sync + 'static {
     /// Registers an executor; `registration` is the body of `POST /api/v1/executors`, with the manifest of the
     /// runner, for a host that does not have it.
     ///
     /// # Errors
     /// Fails if the host does not answer or refuses.
-    async fn register(&self, registration: Value) -> Result<Registered, TransportError>;
+    fn register(&self, registration: Value) -> BoxFuture<'_, Result<Registered, TransportError>>;
 
     /// Sends a request and waits for the whole answer.
     ///
     /// # Errors
     /// Fails if the host does not answer.
-    async fn send(&self, request: Request<'_>) -> Result<Answer, TransportError>;
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Answer, TransportError>>;
 
     /// The address of the host as processes of this machine reach it, such as `http://127.0.0.1:7070`.
     fn base_url(&self) -> &str;

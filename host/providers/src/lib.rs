@@ -4,7 +4,7 @@
 //! or a ledger.
 
 use agent_host_protocol::{ApiError, message::ArtifactRef};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 
 pub mod egress;
 #[doc(hidden)]
@@ -24,10 +24,9 @@ pub mod webhook;
 
 /// The content of artifacts that a message names, for a service that needs the bytes. The kernel implements it, and
 /// gives only what the run may read.
-#[async_trait]
 pub trait ArtifactSource: Send + Sync {
     /// The whole content; refused where it has more than `max_bytes`.
-    async fn content(&self, artifact: &ArtifactRef, max_bytes: usize) -> Result<ArtifactContent, ApiError>;
+    fn content<'a>(&'a self, artifact: &'a ArtifactRef, max_bytes: usize) -> BoxFuture<'a, Result<ArtifactContent, ApiError>>;
 }
 
 /// The bytes of an artifact.

@@ -18,22 +18,23 @@ use std::{
 
 use agent_host_protocol::ApiError;
 use agent_host_providers::knowledge::{AddOptions, Embedder, Knowledge, KnowledgeBaseConfig, Services};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 
 struct Spread;
 
-#[async_trait]
 impl Embedder for Spread {
     fn name(&self) -> String {
         "spread".into()
     }
 
-    async fn embed(&self, texts: &[String], _: Instant) -> Result<Vec<Vec<f32>>, ApiError> {
-        let of = |text: &String| {
-            let mut state = text.bytes().fold(1_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
-            (0..384).map(|_| random(&mut state) as f32 / u32::MAX as f32 - 0.5).collect()
-        };
-        Ok(texts.iter().map(of).collect())
+    fn embed<'a>(&'a self, texts: &'a [String], _: Instant) -> BoxFuture<'a, Result<Vec<Vec<f32>>, ApiError>> {
+        Box::pin(async move {
+            let of = |text: &String| {
+                let mut state = text.bytes().fold(1_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+                (0..384).map(|_| random(&mut state) as f32 / u32::MAX as f32 - 0.5).collect()
+            };
+            Ok(texts.iter().map(of).collect())
+        })
     }
 }
 

@@ -3,40 +3,36 @@
 #![allow(unreachable_pub, reason = "named by the generated traits, which are public")]
 
 use agent_host_protocol::{ApiError, http::HttpHead, message::ArtifactRef, model::ModelChunk};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 
 /// `models.response-stream`. Dropping it ends the call.
-#[async_trait]
 pub trait ResponseStream: Send {
     /// `next`: waits for the next chunks and gives all that have arrived; none is the end.
-    async fn next(&mut self) -> Result<Vec<ModelChunk>, ApiError>;
+    fn next(&mut self) -> BoxFuture<'_, Result<Vec<ModelChunk>, ApiError>>;
 }
 
 /// `artifacts.reader`.
-#[async_trait]
 pub trait ArtifactReader: Send {
     /// `read`: at most `max_bytes`; none is the end.
-    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError>;
+    fn read(&mut self, max_bytes: u32) -> BoxFuture<'_, Result<Vec<u8>, ApiError>>;
 }
 
 /// `artifacts.writer`. Dropping it forgets what was written.
-#[async_trait]
 pub trait ArtifactWriter: Send {
     /// `write`.
-    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), ApiError>;
+    fn write(&mut self, bytes: Vec<u8>) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// `finish`: keeps the content and gives the reference.
-    async fn finish(self: Box<Self>) -> Result<ArtifactRef, ApiError>;
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<ArtifactRef, ApiError>>;
 }
 
 /// `http.response`. Dropping it ends the request.
-#[async_trait]
 pub trait HttpResponse: Send {
     /// The beginning of the response; it does not change.
     fn head(&self) -> &HttpHead;
 
     /// `read`: at most `max_bytes`; none is the end.
-    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError>;
+    fn read(&mut self, max_bytes: u32) -> BoxFuture<'_, Result<Vec<u8>, ApiError>>;
 }
 
 /// The handle of a [`ResponseStream`].

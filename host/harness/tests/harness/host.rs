@@ -7,8 +7,8 @@ use std::{
 };
 
 use agent_host_harness::{Answer, Registered, Request, Transport, TransportError};
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 /// Longest wait of a test for something that must come.
@@ -219,41 +219,44 @@ impl TestHost {
 pub(crate) const RUNS: [&str; 3] =
     ["01890a5d-ac96-774b-bcce-b302099a8051", "01890a5d-ac96-774b-bcce-b302099a8052", "01890a5d-ac96-774b-bcce-b302099a8053"];
 
-#[async_trait]
 impl Transport for TestHost {
-    async fn register(&self, registration: Value) -> Result<Registered, TransportError> {
-        self.with(|state| state.registrations.push(registration));
-        Ok(Registered { executor_id: "e1".to_owned(), credential: "ahx_credential".to_owned() })
+    fn register(&self, registration: Value) -> BoxFuture<'_, Result<Registered, TransportError>> {
+        Box::pin(async move {
+            self.with(|state| state.registrations.push(registration));
+            Ok(Registered { executor_id: "e1".to_owned(), credential: "ahx_credential".to_owned() })
+        })
     }
 
-    async fn send(&self, request: Request<'_>) -> Result<Answer, TransportError> {
-        let path = request.path.trim_start_matches("/api/v1/");
-        let body = request.body.as_ref().map(|(_, body)| body.clone()).unwrap_or_default();
-        if path == "claims" {
-            for _ in 0..10 {
-                if let Some(claim) = self.with(|state| state.claims.pop_front()) {
-                    return Ok(answer(200, &claim));
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Answer, TransportError>> {
+        Box::pin(async move {
+            let path = request.path.trim_start_matches("/api/v1/");
+            let body = request.body.as_ref().map(|(_, body)| body.clone()).unwrap_or_default();
+            if path == "claims" {
+                for _ in 0..10 {
+                    if let Some(claim) = self.with(|state| state.claims.pop_front()) {
+                        return Ok(answer(200, &claim));
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                return Ok(answer(204, &Value::Null));
             }
-            return Ok(answer(204, &Value::Null));
-        }
-        if path.starts_with("executors/") {
-            return Ok(answer(204, &Value::Null));
-        }
-        let (run_id, what) = path.strip_prefix("runs/").unwrap().split_once('/').unwrap();
-        assert_eq!(request.token, format!("lease-{run_id}"));
-        if let Some(name) = what.strip_prefix("calls/artifacts?name=") {
-            let id = self.with(|state| {
-                state.artifacts.push((name.to_owned(), body));
-                state.artifacts.len()
-            });
-            return Ok(answer(201, &json!({ "artifact_id": format!("artifact-{id}") })));
-        }
-        if let Some(id) = what.strip_prefix("calls/artifacts/") {
-            return Ok(Answer { status: 200, retry_after: None, body: Bytes::from(format!("content of {id}")) });
-        }
-        Ok(self.of_run(run_id, what, serde_json::from_slice(&body).unwrap()).await)
+            if path.starts_with("executors/") {
+                return Ok(answer(204, &Value::Null));
+            }
+            let (run_id, what) = path.strip_prefix("runs/").unwrap().split_once('/').unwrap();
+            assert_eq!(request.token, format!("lease-{run_id}"));
+            if let Some(name) = what.strip_prefix("calls/artifacts?name=") {
+                let id = self.with(|state| {
+                    state.artifacts.push((name.to_owned(), body));
+                    state.artifacts.len()
+                });
+                return Ok(answer(201, &json!({ "artifact_id": format!("artifact-{id}") })));
+            }
+            if let Some(id) = what.strip_prefix("calls/artifacts/") {
+                return Ok(Answer { status: 200, retry_after: None, body: Bytes::from(format!("content of {id}")) });
+            }
+            Ok(self.of_run(run_id, what, serde_json::from_slice(&body).unwrap()).await)
+        })
     }
 
     fn base_url(&self) -> &str {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use agent_host_protocol::{ApiError, knowledge::KnowledgeHit, model::RerankHit};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 mod add;
@@ -39,26 +39,24 @@ pub(crate) fn document_text(bytes: &[u8], name: &str) -> Result<String, String> 
 }
 
 /// A model that turns texts into vectors.
-#[async_trait]
 pub trait Embedder: Send + Sync {
     /// Names the model: vectors of another name are never compared with its own.
     fn name(&self) -> String;
 
     /// One vector for each text, in order.
-    async fn embed(&self, texts: &[String], deadline: Instant) -> Result<Vec<Vec<f32>>, ApiError>;
+    fn embed<'a>(&'a self, texts: &'a [String], deadline: Instant) -> BoxFuture<'a, Result<Vec<Vec<f32>>, ApiError>>;
 }
 
 /// A model that says how well documents answer a query.
-#[async_trait]
 pub trait Reranker: Send + Sync {
     /// The documents by their index, best first.
-    async fn rerank(
-        &self,
-        query: &str,
-        documents: &[String],
+    fn rerank<'a>(
+        &'a self,
+        query: &'a str,
+        documents: &'a [String],
         top_k: Option<u32>,
         deadline: Instant,
-    ) -> Result<Vec<RerankHit>, ApiError>;
+    ) -> BoxFuture<'a, Result<Vec<RerankHit>, ApiError>>;
 }
 
 /// The models of a knowledge base.

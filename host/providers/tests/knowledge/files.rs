@@ -24,7 +24,6 @@ use agent_host_protocol::{ApiError, ErrorCode, knowledge::KnowledgeHit, model::R
 use agent_host_providers::knowledge::{
     AddOptions, AddProgress, AddReport, Embedder, FileOutcome, Knowledge, KnowledgeBaseConfig, KnowledgeError, Reranker, Services,
 };
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 

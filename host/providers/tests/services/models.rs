@@ -36,7 +36,6 @@ use agent_host_providers::{
     models::{AccessKey, Model, ModelConfig, ModelStream, Models, ProviderKind},
     secret::SecretRef,
 };
-use async_trait::async_trait;
 use axum::{
     Router,
     body::{Body, Bytes},
@@ -189,10 +188,9 @@ fn request() -> ModelRequest {
 
 struct NoArtifacts;
 
-#[async_trait]
 impl ArtifactSource for NoArtifacts {
-    async fn content(&self, _: &ArtifactRef, _: usize) -> Result<ArtifactContent, ApiError> {
-        Err(ApiError::new(ErrorCode::NotFound, "no such artifact"))
+    fn content<'a>(&'a self, _: &'a ArtifactRef, _: usize) -> BoxFuture<'a, Result<ArtifactContent, ApiError>> {
+        Box::pin(async move { Err(ApiError::new(ErrorCode::NotFound, "no such artifact")) })
     }
 }
 
@@ -348,18 +346,19 @@ async fn a_request_says_everything_in_the_words_of_the_provider() {
 
 struct Pictures;
 
-#[async_trait]
 impl ArtifactSource for Pictures {
-    async fn content(&self, artifact: &ArtifactRef, max_bytes: usize) -> Result<ArtifactContent, ApiError> {
-        let (media_type, bytes) = match artifact.artifact_id.as_str() {
-            "png" => ("image/png", Bytes::from_static(b"\x89PNG")),
-            "lie" => ("text/html", Bytes::from_static(b"<html>")),
-            _ => return Err(ApiError::new(ErrorCode::NotFound, "no such artifact")),
-        };
-        if bytes.len() > max_bytes {
-            return Err(ApiError::too_large("the artifact", bytes.len(), max_bytes));
-        }
-        Ok(ArtifactContent { media_type: media_type.into(), bytes })
+    fn content<'a>(&'a self, artifact: &'a ArtifactRef, max_bytes: usize) -> BoxFuture<'a, Result<ArtifactContent, ApiError>> {
+        Box::pin(async move {
+            let (media_type, bytes) = match artifact.artifact_id.as_str() {
+                "png" => ("image/png", Bytes::from_static(b"\x89PNG")),
+                "lie" => ("text/html", Bytes::from_static(b"<html>")),
+                _ => return Err(ApiError::new(ErrorCode::NotFound, "no such artifact")),
+            };
+            if bytes.len() > max_bytes {
+                return Err(ApiError::too_large("the artifact", bytes.len(), max_bytes));
+            }
+            Ok(ArtifactContent { media_type: media_type.into(), bytes })
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use agent_host_protocol::{
 };
 use agent_host_providers::{ArtifactContent, ArtifactSource};
 use agent_host_sandbox::{ArtifactCalls, ArtifactReader, ArtifactWriter};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::json;
 
 use super::{RunCalls, granted, not_found, within};
@@ -169,87 +169,101 @@ impl RunArtifacts {
     }
 }
 
-#[async_trait]
 impl ArtifactSource for RunArtifacts {
-    async fn content(&self, artifact: &ArtifactRef, max_bytes: usize) -> Result<ArtifactContent, ApiError> {
-        let record = self.visible(&artifact.artifact_id)?;
-        within("the artifact", usize::try_from(record.size).unwrap_or(usize::MAX), max_bytes)?;
-        let blob = self.blob(&record)?;
-        let bytes = blocking(move || blob.read_at(0, max_bytes)).await?;
-        Ok(ArtifactContent { media_type: record.media_type, bytes: bytes.into() })
+    fn content<'a>(&'a self, artifact: &'a ArtifactRef, max_bytes: usize) -> BoxFuture<'a, Result<ArtifactContent, ApiError>> {
+        Box::pin(async move {
+            let record = self.visible(&artifact.artifact_id)?;
+            within("the artifact", usize::try_from(record.size).unwrap_or(usize::MAX), max_bytes)?;
+            let blob = self.blob(&record)?;
+            let bytes = blocking(move || blob.read_at(0, max_bytes)).await?;
+            Ok(ArtifactContent { media_type: record.media_type, bytes: bytes.into() })
+        })
     }
 }
 
-#[async_trait]
 impl ArtifactCalls for RunCalls {
-    async fn artifact_metadata(&mut self, artifact_id: String) -> Result<ArtifactMetadata, ApiError> {
-        let run = &*self.run;
-        let allowed = || granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Metadata, "artifacts.metadata");
-        let effect = async |()| self.artifacts().visible(&artifact_id).map(|record| record.metadata());
-        let call = Call::read("artifacts.metadata", run.journal.digest(&artifact_id)).resource(artifact_id.as_str());
-        run.pass(call, allowed, effect).await.outcome
+    fn artifact_metadata(&mut self, artifact_id: String) -> BoxFuture<'_, Result<ArtifactMetadata, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let allowed = || granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Metadata, "artifacts.metadata");
+            let effect = async |()| self.artifacts().visible(&artifact_id).map(|record| record.metadata());
+            let call = Call::read("artifacts.metadata", run.journal.digest(&artifact_id)).resource(artifact_id.as_str());
+            run.pass(call, allowed, effect).await.outcome
+        })
     }
 
-    async fn artifact_read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> Result<Vec<u8>, ApiError> {
-        let run = &*self.run;
-        let artifacts = self.artifacts();
-        let digest = run.journal.digest(&(&artifact_id, offset, length));
-        let length = length as usize;
-        let call = Call::read("artifacts.read-range", digest).resource(artifact_id.as_str()).bytes(length);
-        let allowed = || {
-            granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Read, "artifacts.read-range")?;
-            artifacts.visible(&artifact_id)?;
-            within("a range", length, run.limits.artifact_read_bytes)
-        };
-        let effect = async |()| {
-            let record = artifacts.visible(&artifact_id)?;
-            let blob = artifacts.blob(&record)?;
-            let bytes = blocking(move || blob.read_at(offset, length)).await?;
-            Ok(Content::of_blob(bytes, record.sha256, offset))
-        };
-        run.pass(call, allowed, effect).await.outcome.map(Content::into_bytes)
+    fn artifact_read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> BoxFuture<'_, Result<Vec<u8>, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let artifacts = self.artifacts();
+            let digest = run.journal.digest(&(&artifact_id, offset, length));
+            let length = length as usize;
+            let call = Call::read("artifacts.read-range", digest).resource(artifact_id.as_str()).bytes(length);
+            let allowed = || {
+                granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Read, "artifacts.read-range")?;
+                artifacts.visible(&artifact_id)?;
+                within("a range", length, run.limits.artifact_read_bytes)
+            };
+            let effect = async |()| {
+                let record = artifacts.visible(&artifact_id)?;
+                let blob = artifacts.blob(&record)?;
+                let bytes = blocking(move || blob.read_at(offset, length)).await?;
+                Ok(Content::of_blob(bytes, record.sha256, offset))
+            };
+            run.pass(call, allowed, effect).await.outcome.map(Content::into_bytes)
+        })
     }
 
-    async fn artifact_open(&mut self, artifact_id: String) -> Result<Box<dyn ArtifactReader>, ApiError> {
-        let run = &self.run;
-        let artifacts = self.artifacts();
-        let allowed = || {
-            granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Read, "artifacts.open")?;
-            artifacts.visible(&artifact_id).map(drop)
-        };
-        let mut opened = None;
-        let effect = async |()| {
-            opened = Some(artifacts.content_of(&artifact_id)?);
-            Ok(())
-        };
-        let call = Call::read("artifacts.open", run.journal.digest(&artifact_id)).resource(artifact_id.as_str());
-        run.pass(call, allowed, effect).await.outcome?;
-        Ok(Box::new(Reader { artifacts: artifacts.clone(), artifact_id, content: opened, offset: 0 }))
+    fn artifact_open(&mut self, artifact_id: String) -> BoxFuture<'_, Result<Box<dyn ArtifactReader>, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let artifacts = self.artifacts();
+            let allowed = || {
+                granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Read, "artifacts.open")?;
+                artifacts.visible(&artifact_id).map(drop)
+            };
+            let mut opened = None;
+            let effect = async |()| {
+                opened = Some(artifacts.content_of(&artifact_id)?);
+                Ok(())
+            };
+            let call = Call::read("artifacts.open", run.journal.digest(&artifact_id)).resource(artifact_id.as_str());
+            run.pass(call, allowed, effect).await.outcome?;
+            let reader = Reader { artifacts: artifacts.clone(), artifact_id, content: opened, offset: 0 };
+            Ok(Box::new(reader) as Box<dyn ArtifactReader>)
+        })
     }
 
-    async fn artifact_create(&mut self, media_type: String, name: Option<String>) -> Result<Box<dyn ArtifactWriter>, ApiError> {
-        let run = &*self.run;
-        let artifacts = self.artifacts();
-        let allowed = || {
-            granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Create, "artifacts.create")?;
-            media::check_type(&media_type).map_err(ApiError::invalid_argument)?;
-            if let Some(name) = &name
-                && (name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control))
-            {
-                return Err(ApiError::invalid_argument(format!(
-                    "a name has 1 to {MAX_NAME_BYTES} bytes and no control characters"
-                )));
-            }
-            run.has_quota()
-        };
-        let mut content = Draft::Empty;
-        let effect = async |()| {
-            content = Draft::OnDisk(Box::new(artifacts.writer()?));
-            Ok(())
-        };
-        let digest = run.journal.digest(&(&media_type, &name));
-        run.pass(Call::read("artifacts.create", digest).resource(name.as_deref()), allowed, effect).await.outcome?;
-        Ok(Box::new(Writer { artifacts: artifacts.clone(), content, media_type, name }))
+    fn artifact_create(
+        &mut self,
+        media_type: String,
+        name: Option<String>,
+    ) -> BoxFuture<'_, Result<Box<dyn ArtifactWriter>, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let artifacts = self.artifacts();
+            let allowed = || {
+                granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Create, "artifacts.create")?;
+                media::check_type(&media_type).map_err(ApiError::invalid_argument)?;
+                if let Some(name) = &name
+                    && (name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control))
+                {
+                    return Err(ApiError::invalid_argument(format!(
+                        "a name has 1 to {MAX_NAME_BYTES} bytes and no control characters"
+                    )));
+                }
+                run.has_quota()
+            };
+            let mut content = Draft::Empty;
+            let effect = async |()| {
+                content = Draft::OnDisk(Box::new(artifacts.writer()?));
+                Ok(())
+            };
+            let digest = run.journal.digest(&(&media_type, &name));
+            run.pass(Call::read("artifacts.create", digest).resource(name.as_deref()), allowed, effect).await.outcome?;
+            let writer = Writer { artifacts: artifacts.clone(), content, media_type, name };
+            Ok(Box::new(writer) as Box<dyn ArtifactWriter>)
+        })
     }
 }
 
@@ -276,33 +290,34 @@ impl RunArtifacts {
     }
 }
 
-#[async_trait]
 impl ArtifactReader for Reader {
-    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError> {
-        let Self { artifacts, artifact_id, content, offset } = self;
-        let run = &*artifacts.run;
-        let allowed = || {
-            if max_bytes == 0 {
-                return Err(ApiError::invalid_argument("`max-bytes` is at least 1: an empty list would look like the end"));
-            }
-            Ok(())
-        };
-        let digest = run.journal.digest(&(&*artifact_id, *offset, max_bytes));
-        // The contract says "at most", so a larger value is shortened and not refused.
-        let length = (max_bytes as usize).min(run.limits.artifact_read_bytes);
-        let call = Call::read("artifacts.reader.read", digest).resource(artifact_id.as_str()).bytes(length);
-        let effect = async |()| {
-            let OpenContent { sha256, blob } = match content {
-                Some(open) => open.clone(),
-                None => content.insert(artifacts.content_of(artifact_id)?).clone(),
+    fn read(&mut self, max_bytes: u32) -> BoxFuture<'_, Result<Vec<u8>, ApiError>> {
+        Box::pin(async move {
+            let Self { artifacts, artifact_id, content, offset } = self;
+            let run = &*artifacts.run;
+            let allowed = || {
+                if max_bytes == 0 {
+                    return Err(ApiError::invalid_argument("`max-bytes` is at least 1: an empty list would look like the end"));
+                }
+                Ok(())
             };
-            let at = *offset;
-            let bytes = blocking(move || blob.read_at(at, length)).await?;
-            Ok(Content::of_blob(bytes, sha256, at))
-        };
-        let bytes = run.pass(call, allowed, effect).await.outcome?.into_bytes();
-        *offset += bytes.len() as u64;
-        Ok(bytes)
+            let digest = run.journal.digest(&(&*artifact_id, *offset, max_bytes));
+            // The contract says "at most", so a larger value is shortened and not refused.
+            let length = (max_bytes as usize).min(run.limits.artifact_read_bytes);
+            let call = Call::read("artifacts.reader.read", digest).resource(artifact_id.as_str()).bytes(length);
+            let effect = async |()| {
+                let OpenContent { sha256, blob } = match content {
+                    Some(open) => open.clone(),
+                    None => content.insert(artifacts.content_of(artifact_id)?).clone(),
+                };
+                let at = *offset;
+                let bytes = blocking(move || blob.read_at(at, length)).await?;
+                Ok(Content::of_blob(bytes, sha256, at))
+            };
+            let bytes = run.pass(call, allowed, effect).await.outcome?.into_bytes();
+            *offset += bytes.len() as u64;
+            Ok(bytes)
+        })
     }
 }
 
@@ -354,51 +369,54 @@ impl Draft {
     }
 }
 
-#[async_trait]
 impl ArtifactWriter for Writer {
-    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), ApiError> {
-        let Self { artifacts, content, .. } = self;
-        let count = bytes.len();
-        let run = &*artifacts.run;
-        let digest = run.journal.digest(&request_digest::bytes(&bytes));
-        let call = Call::read("artifacts.writer.write", digest).bytes(count);
-        let mut bytes = Some(bytes);
-        let effect = async |()| {
-            if let Err(error) = artifacts.take(count) {
-                *content = Draft::Broken;
-                return Err(error);
-            }
-            content.write(artifacts, bytes.take().unwrap_or_default()).await
-        };
-        let passed = run.pass(call, || within("a write", count, run.limits.artifact_read_bytes), effect).await;
-        if passed.past.is_none() {
-            return passed.outcome;
-        }
-        match (&passed.outcome, content) {
-            (Ok(()), Draft::Broken) => {}
-            (Ok(()), content) => {
-                // The artifact was within the limit when the earlier execution made it.
-                let _ = artifacts.take(count);
-                if let Err(error) = content.write(artifacts, bytes.unwrap_or_default()).await {
-                    tracing::warn!(run_id = %run.run_id, %error, "content of an unfinished artifact cannot be written again");
+    fn write(&mut self, bytes: Vec<u8>) -> BoxFuture<'_, Result<(), ApiError>> {
+        Box::pin(async move {
+            let Self { artifacts, content, .. } = self;
+            let count = bytes.len();
+            let run = &*artifacts.run;
+            let digest = run.journal.digest(&request_digest::bytes(&bytes));
+            let call = Call::read("artifacts.writer.write", digest).bytes(count);
+            let mut bytes = Some(bytes);
+            let effect = async |()| {
+                if let Err(error) = artifacts.take(count) {
+                    *content = Draft::Broken;
+                    return Err(error);
                 }
+                content.write(artifacts, bytes.take().unwrap_or_default()).await
+            };
+            let passed = run.pass(call, || within("a write", count, run.limits.artifact_read_bytes), effect).await;
+            if passed.past.is_none() {
+                return passed.outcome;
             }
-            // The gate refused it, so it was not begun.
-            (Err(error), _) if count > run.limits.artifact_read_bytes || of_the_gate(error) => {}
-            (_, content) => *content = Draft::Broken,
-        }
-        passed.outcome
+            match (&passed.outcome, content) {
+                (Ok(()), Draft::Broken) => {}
+                (Ok(()), content) => {
+                    // The artifact was within the limit when the earlier execution made it.
+                    let _ = artifacts.take(count);
+                    if let Err(error) = content.write(artifacts, bytes.unwrap_or_default()).await {
+                        tracing::warn!(run_id = %run.run_id, %error, "content of an unfinished artifact cannot be written again");
+                    }
+                }
+                // The gate refused it, so it was not begun.
+                (Err(error), _) if count > run.limits.artifact_read_bytes || of_the_gate(error) => {}
+                (_, content) => *content = Draft::Broken,
+            }
+            passed.outcome
+        })
     }
 
-    async fn finish(self: Box<Self>) -> Result<ArtifactRef, ApiError> {
-        let Self { artifacts, mut content, media_type, name } = *self;
-        let run = &artifacts.run;
-        let digest = run.journal.digest(&(&media_type, &name));
-        let effect = async |ticket| {
-            let blob = content.take(&artifacts)?;
-            let media_type = media::judge(&media_type, blob.head()).map_err(ApiError::invalid_argument)?;
-            artifacts.finish(Some(ticket), blob, media_type, name.clone(), "run").await
-        };
-        run.pass(Call::write("artifacts.writer.finish", digest), || Ok(()), effect).await.outcome
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<ArtifactRef, ApiError>> {
+        Box::pin(async move {
+            let Self { artifacts, mut content, media_type, name } = *self;
+            let run = &artifacts.run;
+            let digest = run.journal.digest(&(&media_type, &name));
+            let effect = async |ticket| {
+                let blob = content.take(&artifacts)?;
+                let media_type = media::judge(&media_type, blob.head()).map_err(ApiError::invalid_argument)?;
+                artifacts.finish(Some(ticket), blob, media_type, name.clone(), "run").await
+            };
+            run.pass(Call::write("artifacts.writer.finish", digest), || Ok(()), effect).await.outcome
+        })
     }
 }

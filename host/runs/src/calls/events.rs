@@ -9,7 +9,7 @@ use agent_host_protocol::{
     manifest::EventOperation,
 };
 use agent_host_sandbox::EventCalls;
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::json;
 
 use super::{RunCalls, granted, not_found};
@@ -173,49 +173,54 @@ impl RunCalls {
     }
 }
 
-#[async_trait]
 impl EventCalls for RunCalls {
-    async fn event_get(&mut self, event_id: String) -> Result<EventContext, ApiError> {
-        let run = &*self.run;
-        let digest = run.journal.digest(&event_id);
-        let call = Call::read("events.get", digest).resource(event_id.as_str()).scope("conversation");
-        let find = || {
-            granted(&run.terms.grant.permissions.events, &EventOperation::Get, "events.get")?;
-            // An id that cannot be, one that is not, and one of another conversation look the same.
-            let missing = || not_found("event", &event_id);
-            let id: EventId = event_id.parse().map_err(|_| missing())?;
-            let record = run.ledger.event(id).map_err(ledger_failed)?.filter(|record| self.sees(&record.event));
-            Ok(EventContext::of(&record.ok_or_else(missing)?.event))
-        };
-        run.pass(call, || find().map(drop), async |()| find()).await.outcome
+    fn event_get(&mut self, event_id: String) -> BoxFuture<'_, Result<EventContext, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let digest = run.journal.digest(&event_id);
+            let call = Call::read("events.get", digest).resource(event_id.as_str()).scope("conversation");
+            let find = || {
+                granted(&run.terms.grant.permissions.events, &EventOperation::Get, "events.get")?;
+                // An id that cannot be, one that is not, and one of another conversation look the same.
+                let missing = || not_found("event", &event_id);
+                let id: EventId = event_id.parse().map_err(|_| missing())?;
+                let record = run.ledger.event(id).map_err(ledger_failed)?.filter(|record| self.sees(&record.event));
+                Ok(EventContext::of(&record.ok_or_else(missing)?.event))
+            };
+            run.pass(call, || find().map(drop), async |()| find()).await.outcome
+        })
     }
 
-    async fn event_page(
+    fn event_page(
         &mut self,
         before: Option<String>,
         event_types: Vec<String>,
         limit: u32,
-    ) -> Result<Page<EventContext>, ApiError> {
-        let run = &*self.run;
-        let own = run.terms.grant.conversation.as_ref();
-        let resource = own.map(|key| key.conversation());
-        let digest = run.journal.digest(&(&before, &event_types, limit));
-        let call = Call::read("events.page", digest).resource(resource).scope("conversation");
-        let allowed = || {
-            granted(&run.terms.grant.permissions.events, &EventOperation::Page, "events.page")?;
-            if event_types.len() > MAX_TYPES {
-                return Err(ApiError::invalid_argument(format!("a page can be narrowed to at most {MAX_TYPES} types of event")));
-            }
-            Ok(())
-        };
-        let effect = async |()| {
-            let Some(own) = own else { return Err(not_found("conversation", "")) };
-            if event_types.iter().any(|name| ResultKind::from_name(name).is_some()) {
-                return EventsOfRuns::new(&run.ledger, own, &event_types, limit)?.page(before.as_deref());
-            }
-            let page = run.ledger.conversation_events(own, before.as_deref(), &event_types, limit).map_err(ledger_failed)?;
-            Ok(page.map(|event| EventContext::of(&event)))
-        };
-        run.pass(call, allowed, effect).await.outcome
+    ) -> BoxFuture<'_, Result<Page<EventContext>, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let own = run.terms.grant.conversation.as_ref();
+            let resource = own.map(|key| key.conversation());
+            let digest = run.journal.digest(&(&before, &event_types, limit));
+            let call = Call::read("events.page", digest).resource(resource).scope("conversation");
+            let allowed = || {
+                granted(&run.terms.grant.permissions.events, &EventOperation::Page, "events.page")?;
+                if event_types.len() > MAX_TYPES {
+                    return Err(ApiError::invalid_argument(format!(
+                        "a page can be narrowed to at most {MAX_TYPES} types of event"
+                    )));
+                }
+                Ok(())
+            };
+            let effect = async |()| {
+                let Some(own) = own else { return Err(not_found("conversation", "")) };
+                if event_types.iter().any(|name| ResultKind::from_name(name).is_some()) {
+                    return EventsOfRuns::new(&run.ledger, own, &event_types, limit)?.page(before.as_deref());
+                }
+                let page = run.ledger.conversation_events(own, before.as_deref(), &event_types, limit).map_err(ledger_failed)?;
+                Ok(page.map(|event| EventContext::of(&event)))
+            };
+            run.pass(call, allowed, effect).await.outcome
+        })
     }
 }

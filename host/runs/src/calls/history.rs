@@ -12,7 +12,7 @@ use agent_host_protocol::{
 };
 use agent_host_providers::search::{SearchError, TranscriptDoc, TranscriptFilter, TranscriptIndex};
 use agent_host_sandbox::{HistoryCalls, PageRequest, parse_json};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde::Deserialize;
 
 use super::{RunCalls, granted, top_k, within};
@@ -133,55 +133,58 @@ impl RunCalls {
     }
 }
 
-#[async_trait]
 impl HistoryCalls for RunCalls {
-    async fn history_page(&mut self, request: PageRequest) -> Result<Page<TranscriptItem>, ApiError> {
-        let run = &*self.run;
-        let requested = request.conversation_id.as_deref().map(ConversationName::parse);
-        let digest = run.journal.digest(&request);
-        let resource = self.conversation_resource(requested.as_ref());
-        let call = Call::read("history.page", digest).resource(resource.as_deref()).scope("conversation");
-        let key = || self.transcript(HistoryOperation::Page, "history.page", requested.as_ref());
-        let allowed = || key().map(drop);
-        let effect = async |()| {
-            let (before, after) = (request.before.as_deref(), request.after.as_deref());
-            let mut page =
-                run.ledger.transcript(&key()?, before, after, request.limit, request.direction).map_err(ledger_failed)?;
-            if !request.include_artifacts {
-                page.items.iter_mut().for_each(|item| item.artifacts.clear());
-            }
-            Ok(page)
-        };
-        run.pass(call, allowed, effect).await.outcome
+    fn history_page(&mut self, request: PageRequest) -> BoxFuture<'_, Result<Page<TranscriptItem>, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let requested = request.conversation_id.as_deref().map(ConversationName::parse);
+            let digest = run.journal.digest(&request);
+            let resource = self.conversation_resource(requested.as_ref());
+            let call = Call::read("history.page", digest).resource(resource.as_deref()).scope("conversation");
+            let key = || self.transcript(HistoryOperation::Page, "history.page", requested.as_ref());
+            let allowed = || key().map(drop);
+            let effect = async |()| {
+                let (before, after) = (request.before.as_deref(), request.after.as_deref());
+                let mut page =
+                    run.ledger.transcript(&key()?, before, after, request.limit, request.direction).map_err(ledger_failed)?;
+                if !request.include_artifacts {
+                    page.items.iter_mut().for_each(|item| item.artifacts.clear());
+                }
+                Ok(page)
+            };
+            run.pass(call, allowed, effect).await.outcome
+        })
     }
 
-    async fn history_search(
+    fn history_search(
         &mut self,
         query: String,
         filters: Option<String>,
         at_most: u32,
-    ) -> Result<Vec<TranscriptItem>, ApiError> {
-        let run = &*self.run;
-        let bytes = query.len() + filters.as_ref().map_or(0, String::len);
-        let digest = run.journal.digest(&(&query, &filters, at_most));
-        let filters = within("a query", bytes, MAX_QUERY_BYTES).and_then(|()| Filters::parse(filters.as_deref()));
-        let requested = filters.as_ref().ok().and_then(Filters::conversation);
-        let resource = self.conversation_resource(requested.as_ref());
-        let call = Call::read("history.search", digest).resource(resource.as_deref()).scope("conversation").bytes(bytes);
-        let key = || self.transcript(HistoryOperation::Search, "history.search", requested.as_ref());
-        let allowed = || {
-            key()?;
-            top_k(at_most, run.limits.search_top_k)?;
-            filters.as_ref().map(drop).map_err(Clone::clone)
-        };
-        let found = async |()| {
-            let Filters { event_types, roles, since, until, .. } = filters.clone()?;
-            let filter = TranscriptFilter { roles, event_types, since, until };
-            let (ledger, services, key) = (run.ledger.clone(), Arc::clone(&self.services), key()?);
-            let search = move || search(&ledger, services.transcripts()?, &key, &query, &filter, at_most as usize);
-            tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| Err(failed(error)))
-        };
-        run.pass(call, allowed, found).await.outcome
+    ) -> BoxFuture<'_, Result<Vec<TranscriptItem>, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let bytes = query.len() + filters.as_ref().map_or(0, String::len);
+            let digest = run.journal.digest(&(&query, &filters, at_most));
+            let filters = within("a query", bytes, MAX_QUERY_BYTES).and_then(|()| Filters::parse(filters.as_deref()));
+            let requested = filters.as_ref().ok().and_then(Filters::conversation);
+            let resource = self.conversation_resource(requested.as_ref());
+            let call = Call::read("history.search", digest).resource(resource.as_deref()).scope("conversation").bytes(bytes);
+            let key = || self.transcript(HistoryOperation::Search, "history.search", requested.as_ref());
+            let allowed = || {
+                key()?;
+                top_k(at_most, run.limits.search_top_k)?;
+                filters.as_ref().map(drop).map_err(Clone::clone)
+            };
+            let found = async |()| {
+                let Filters { event_types, roles, since, until, .. } = filters.clone()?;
+                let filter = TranscriptFilter { roles, event_types, since, until };
+                let (ledger, services, key) = (run.ledger.clone(), Arc::clone(&self.services), key()?);
+                let search = move || search(&ledger, services.transcripts()?, &key, &query, &filter, at_most as usize);
+                tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| Err(failed(error)))
+            };
+            run.pass(call, allowed, found).await.outcome
+        })
     }
 }
 

@@ -16,7 +16,6 @@ use agent_host_protocol::{
 };
 use agent_host_providers::egress::{AllowedOwned, AllowedTargets, Bounds, Response};
 use agent_host_sandbox::{HttpBody, HttpCalls, HttpResponse};
-use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -99,54 +98,55 @@ fn bytes_of(request: &HttpRequest) -> usize {
     request.url.len() + headers + request.body.len()
 }
 
-#[async_trait]
 impl HttpCalls for RunCalls {
-    async fn http_send(&mut self, request: HttpRequest) -> Result<Box<dyn HttpResponse>, ApiError> {
-        let run = &self.run;
-        let egress = &self.services.egress;
-        let origin = origin(&request.url);
-        let bytes = bytes_of(&request);
-        let digest = run.request_digest(&request);
-        let respond = |head, open, timeout: Option<u32>, request| OpenResponse {
-            calls: self.clone(),
-            origin: origin.clone(),
-            timeout: timeout.map(|ms| Duration::from_millis(ms.into())),
-            request,
-            head,
-            open,
-            received: ReceivedBody::default(),
-            ended: false,
-            failed: None,
-        };
-        let timeout_ms = request.timeout_ms;
-        let allowed = || {
-            within("the body of a request", request.body.len(), run.limits.http_request_bytes)?;
-            egress.check(&request, &run.allowed())
-        };
-        let mut opened = None;
-        let effect = async |ticket: EffectTicket| {
-            let streaming = run.one_more()?;
-            if !is_harmless(&request) {
-                let number = OpenCall::request(run, &ticket).await?;
-                let doubt = || Doubt {
-                    number,
-                    what: format!("{} {origin}", request.method),
-                    target: json!({ "method": request.method, "origin": origin }),
-                    payload: json!({ "body_bytes": request.body.len() }),
-                };
-                if ticket.doubt().is_some() && run.may_repeat(&[doubt()]).await? != [true] {
-                    return Err(in_doubt(&doubt().what));
+    fn http_send(&mut self, request: HttpRequest) -> BoxFuture<'_, Result<Box<dyn HttpResponse>, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let egress = &self.services.egress;
+            let origin = origin(&request.url);
+            let bytes = bytes_of(&request);
+            let digest = run.request_digest(&request);
+            let respond = |head, open, timeout: Option<u32>, request| OpenResponse {
+                calls: self.clone(),
+                origin: origin.clone(),
+                timeout: timeout.map(|ms| Duration::from_millis(ms.into())),
+                request,
+                head,
+                open,
+                received: ReceivedBody::default(),
+                ended: false,
+                failed: None,
+            };
+            let timeout_ms = request.timeout_ms;
+            let allowed = || {
+                within("the body of a request", request.body.len(), run.limits.http_request_bytes)?;
+                egress.check(&request, &run.allowed())
+            };
+            let mut opened = None;
+            let effect = async |ticket: EffectTicket| {
+                let streaming = run.one_more()?;
+                if !is_harmless(&request) {
+                    let number = OpenCall::request(run, &ticket).await?;
+                    let doubt = || Doubt {
+                        number,
+                        what: format!("{} {origin}", request.method),
+                        target: json!({ "method": request.method, "origin": origin }),
+                        payload: json!({ "body_bytes": request.body.len() }),
+                    };
+                    if ticket.doubt().is_some() && run.may_repeat(&[doubt()]).await? != [true] {
+                        return Err(in_doubt(&doubt().what));
+                    }
                 }
-            }
-            let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.into()));
-            let response = egress.send(&request, &run.allowed(), &run.bounds(timeout)).await?;
-            let head = response.head().clone();
-            opened = Some((response, streaming));
-            Ok(head)
-        };
-        let call = Call::effect(SEND, digest).resource(origin.as_str()).bytes(bytes);
-        let head = run.pass(call, allowed, effect).await.outcome?;
-        Ok(Box::new(respond(head, opened, timeout_ms, request)))
+                let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.into()));
+                let response = egress.send(&request, &run.allowed(), &run.bounds(timeout)).await?;
+                let head = response.head().clone();
+                opened = Some((response, streaming));
+                Ok(head)
+            };
+            let call = Call::effect(SEND, digest).resource(origin.as_str()).bytes(bytes);
+            let head = run.pass(call, allowed, effect).await.outcome?;
+            Ok(Box::new(respond(head, opened, timeout_ms, request)) as Box<dyn HttpResponse>)
+        })
     }
 
     fn http_outgoing(
@@ -299,35 +299,36 @@ impl OpenResponse {
     }
 }
 
-#[async_trait]
 impl HttpResponse for OpenResponse {
     fn head(&self) -> &HttpHead {
         &self.head
     }
 
-    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError> {
-        let run = Arc::clone(&self.calls.run);
-        let origin = self.origin.clone();
-        let digest = run.journal.digest(&max_bytes);
-        let effect = async |_| {
-            if max_bytes == 0 {
-                return Err(ApiError::invalid_argument("`max-bytes` is at least 1"));
+    fn read(&mut self, max_bytes: u32) -> BoxFuture<'_, Result<Vec<u8>, ApiError>> {
+        Box::pin(async move {
+            let run = Arc::clone(&self.calls.run);
+            let origin = self.origin.clone();
+            let digest = run.journal.digest(&max_bytes);
+            let effect = async |_| {
+                if max_bytes == 0 {
+                    return Err(ApiError::invalid_argument("`max-bytes` is at least 1"));
+                }
+                let bytes = self.more((max_bytes as usize).min(run.limits.artifact_read_bytes)).await?;
+                if bytes.is_empty() {
+                    // The response is read, so the run can leave memory again.
+                    self.ended = true;
+                    self.open = None;
+                }
+                Ok(Content::new(Some(bytes)))
+            };
+            let call = Call::piece(READ, digest).resource(origin.as_str());
+            let passed = run.pass(call, || Ok(()), effect).await;
+            let bytes = passed.outcome.inspect_err(|error| self.gave_up(error))?.into_bytes();
+            if passed.past.is_some() {
+                self.received.note(&bytes);
+                self.ended |= bytes.is_empty();
             }
-            let bytes = self.more((max_bytes as usize).min(run.limits.artifact_read_bytes)).await?;
-            if bytes.is_empty() {
-                // The response is read, so the run can leave memory again.
-                self.ended = true;
-                self.open = None;
-            }
-            Ok(Content::new(Some(bytes)))
-        };
-        let call = Call::piece(READ, digest).resource(origin.as_str());
-        let passed = run.pass(call, || Ok(()), effect).await;
-        let bytes = passed.outcome.inspect_err(|error| self.gave_up(error))?.into_bytes();
-        if passed.past.is_some() {
-            self.received.note(&bytes);
-            self.ended |= bytes.is_empty();
-        }
-        Ok(bytes)
+            Ok(bytes)
+        })
     }
 }

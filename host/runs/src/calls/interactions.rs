@@ -10,7 +10,7 @@ use agent_host_protocol::{
 };
 use agent_host_providers::tools::check_schema;
 use agent_host_sandbox::{AskedQuestion, InteractionCalls, parse_json};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::{RunCalls, within};
@@ -84,30 +84,31 @@ impl Execution {
     }
 }
 
-#[async_trait]
 impl InteractionCalls for RunCalls {
-    async fn interaction_ask(&mut self, question: AskedQuestion) -> Result<Answer, ApiError> {
-        let run = &self.run;
-        let bytes = question.bytes();
-        let allowed = || within("a question", bytes, run.limits.ask_bytes);
-        let digest = run.journal.digest(&question);
-        let effect = async |ticket| {
-            let question = parsed(&question)?;
-            let ruling = run.may_ask(&question)?;
-            let open_call = OpenCall::action(run, &ticket, run.ask_of(question, ruling)).await?;
-            let id = action_id(run.run_id, open_call.number());
-            let wait = WaitMode::of(run);
-            let answer = run.await_answer(&id, AskKind::Question, wait).await?;
-            // The record says so already.
-            open_call.ended_before();
-            Ok(match answer {
-                Resolution::Expired => Answer::Expired,
-                Resolution::Answered(given) if given.decision == Decision::Submit => {
-                    Answer::Submitted(given.answer.unwrap_or_default())
-                }
-                Resolution::Answered(given) => Answer::Declined(given.reason),
-            })
-        };
-        run.pass(Call::effect(QUESTION, digest).bytes(bytes), allowed, effect).await.outcome
+    fn interaction_ask(&mut self, question: AskedQuestion) -> BoxFuture<'_, Result<Answer, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let bytes = question.bytes();
+            let allowed = || within("a question", bytes, run.limits.ask_bytes);
+            let digest = run.journal.digest(&question);
+            let effect = async |ticket| {
+                let question = parsed(&question)?;
+                let ruling = run.may_ask(&question)?;
+                let open_call = OpenCall::action(run, &ticket, run.ask_of(question, ruling)).await?;
+                let id = action_id(run.run_id, open_call.number());
+                let wait = WaitMode::of(run);
+                let answer = run.await_answer(&id, AskKind::Question, wait).await?;
+                // The record says so already.
+                open_call.ended_before();
+                Ok(match answer {
+                    Resolution::Expired => Answer::Expired,
+                    Resolution::Answered(given) if given.decision == Decision::Submit => {
+                        Answer::Submitted(given.answer.unwrap_or_default())
+                    }
+                    Resolution::Answered(given) => Answer::Declined(given.reason),
+                })
+            };
+            run.pass(Call::effect(QUESTION, digest).bytes(bytes), allowed, effect).await.outcome
+        })
     }
 }

@@ -8,7 +8,7 @@ use agent_host_protocol::{
     message::ArtifactRef,
 };
 use agent_host_sandbox::{Batch, Refusals, ResultCalls};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 
 use crate::{
     execution::{Execution, background::BackgroundActions, call::Call, gate::EMIT, neighbours::Neighbours, writer::PendingWrite},
@@ -133,10 +133,9 @@ impl RunCalls {
     }
 }
 
-#[async_trait]
 impl ResultCalls for RunCalls {
-    async fn emit(&mut self, batch: Batch) -> Result<u64, ApiError> {
-        self.emit_with(batch, Vec::new(), &[]).await.map(|written| written.last)
+    fn emit(&mut self, batch: Batch) -> BoxFuture<'_, Result<u64, ApiError>> {
+        Box::pin(async move { self.emit_with(batch, Vec::new(), &[]).await.map(|written| written.last) })
     }
 }
 
@@ -245,13 +244,14 @@ impl RunCalls {
     }
 }
 
-#[async_trait]
 impl Refusals for RunCalls {
-    async fn refuse(&mut self, interface: Interface, function: &'static str) -> ApiError {
-        let action = format!("{interface}.{function}");
-        let refusal = ApiError::unauthorized(format!(
-            "`{interface}` is not granted to this run: the manifest must ask for it, and the binding and the event must allow it"
-        ));
-        self.refused(action, 0, refusal).await
+    fn refuse(&mut self, interface: Interface, function: &'static str) -> BoxFuture<'_, ApiError> {
+        Box::pin(async move {
+            let action = format!("{interface}.{function}");
+            let refusal = ApiError::unauthorized(format!(
+                "`{interface}` is not granted to this run: the manifest must ask for it, and the binding and the event must allow it"
+            ));
+            self.refused(action, 0, refusal).await
+        })
     }
 }

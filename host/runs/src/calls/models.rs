@@ -10,7 +10,7 @@ use agent_host_protocol::{
 };
 use agent_host_providers::models::{Model, ModelStream, not_ready};
 use agent_host_sandbox::{ChatMessages, ChatRequest, ModelCalls, ResponseStream};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::json;
 
 use super::{RunCalls, granted, not_found, not_granted, within};
@@ -61,135 +61,146 @@ fn of_response(outcome: &Result<ModelResponse, ApiError>) -> Result<(&str, Optio
     outcome.as_ref().map(|response| (response.finish_reason.as_str(), response.usage.as_ref()))
 }
 
-#[async_trait]
 impl ModelCalls for RunCalls {
-    async fn model_invoke(&mut self, model_id: String, request: ChatRequest) -> Result<ModelResponse, ApiError> {
-        let run = &self.run;
-        let bytes = request.bytes();
-        let found = self.model(&model_id, ModelOperation::Invoke);
-        let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
-        let digest = run.journal.digest(&(&model_id, &request));
-        let effect = async |ticket| {
-            let (model, request) = (found.clone()?, self.chat_request(request)?);
-            let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Invoke).await?;
-            spans::note_request(open_call.span(), &request);
-            let outcome = open_call.span().within(model.invoke(&request, &self.artifacts(), open_call.bounds())).await;
-            if let Ok(response) = &outcome {
-                spans::record_answer(open_call.span(), &response.message);
-            }
-            run.settle(ticket, &outcome).await?;
-            open_call.end(CallOutcome::Chat(of_response(&outcome))).await;
-            outcome
-        };
-        let call = Call::effect("models.invoke", digest).resource(model_id.as_str()).bytes(bytes);
-        run.pass(call, allowed, effect).await.outcome
+    fn model_invoke(&mut self, model_id: String, request: ChatRequest) -> BoxFuture<'_, Result<ModelResponse, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let bytes = request.bytes();
+            let found = self.model(&model_id, ModelOperation::Invoke);
+            let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
+            let digest = run.journal.digest(&(&model_id, &request));
+            let effect = async |ticket| {
+                let (model, request) = (found.clone()?, self.chat_request(request)?);
+                let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Invoke).await?;
+                spans::note_request(open_call.span(), &request);
+                let outcome = open_call.span().within(model.invoke(&request, &self.artifacts(), open_call.bounds())).await;
+                if let Ok(response) = &outcome {
+                    spans::record_answer(open_call.span(), &response.message);
+                }
+                run.settle(ticket, &outcome).await?;
+                open_call.end(CallOutcome::Chat(of_response(&outcome))).await;
+                outcome
+            };
+            let call = Call::effect("models.invoke", digest).resource(model_id.as_str()).bytes(bytes);
+            run.pass(call, allowed, effect).await.outcome
+        })
     }
 
-    async fn model_stream(&mut self, model_id: String, request: ChatRequest) -> Result<Box<dyn ResponseStream>, ApiError> {
-        let run = &self.run;
-        let bytes = request.bytes();
-        let found = self.model(&model_id, ModelOperation::Stream);
-        let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
-        let digest = run.journal.digest(&(&model_id, &request));
-        let responses = |request, stream, open_call| {
-            let calls = self.clone();
-            Box::new(Responses {
-                calls,
-                model_id: model_id.clone(),
-                request,
-                stream,
-                open_call: Some(open_call),
-                received: ReceivedAnswer::default(),
-            })
-        };
-        let (mut opened, mut request) = (None, Some(request));
-        let effect = async |ticket| {
-            let request = request.take().ok_or_else(interrupted)?;
-            let (model, request) = (found.clone()?, self.chat_request(request)?);
-            let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Stream).await?;
-            spans::note_request(open_call.span(), &request);
-            match open_call.span().within(model.stream(&request, &self.artifacts(), open_call.bounds())).await {
-                Ok(stream) => {
-                    opened = Some((stream, open_call));
-                    Ok(())
+    fn model_stream(
+        &mut self,
+        model_id: String,
+        request: ChatRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn ResponseStream>, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let bytes = request.bytes();
+            let found = self.model(&model_id, ModelOperation::Stream);
+            let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
+            let digest = run.journal.digest(&(&model_id, &request));
+            let responses = |request, stream, open_call| -> Box<dyn ResponseStream> {
+                let calls = self.clone();
+                Box::new(Responses {
+                    calls,
+                    model_id: model_id.clone(),
+                    request,
+                    stream,
+                    open_call: Some(open_call),
+                    received: ReceivedAnswer::default(),
+                })
+            };
+            let (mut opened, mut request) = (None, Some(request));
+            let effect = async |ticket| {
+                let request = request.take().ok_or_else(interrupted)?;
+                let (model, request) = (found.clone()?, self.chat_request(request)?);
+                let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Stream).await?;
+                spans::note_request(open_call.span(), &request);
+                match open_call.span().within(model.stream(&request, &self.artifacts(), open_call.bounds())).await {
+                    Ok(stream) => {
+                        opened = Some((stream, open_call));
+                        Ok(())
+                    }
+                    Err(error) => {
+                        run.settle(ticket, &Err::<(), _>(error.clone())).await?;
+                        open_call.end(CallOutcome::Chat(Err(&error))).await;
+                        Err(error)
+                    }
                 }
-                Err(error) => {
-                    run.settle(ticket, &Err::<(), _>(error.clone())).await?;
-                    open_call.end(CallOutcome::Chat(Err(&error))).await;
-                    Err(error)
-                }
+            };
+            let call = Call::effect("models.stream", digest).resource(model_id.as_str()).bytes(bytes);
+            let passed = run.pass(call, allowed, effect).await;
+            passed.outcome?;
+            if let Some(past) = passed.past {
+                let price = self.services.models.get(&model_id).and_then(|model| model.price());
+                let open_call = OpenCall::model_before(run, past.number, &model_id, ModelOperation::Stream, price);
+                return Ok(responses(request, None, open_call));
             }
-        };
-        let call = Call::effect("models.stream", digest).resource(model_id.as_str()).bytes(bytes);
-        let passed = run.pass(call, allowed, effect).await;
-        passed.outcome?;
-        if let Some(past) = passed.past {
-            let price = self.services.models.get(&model_id).and_then(|model| model.price());
-            let open_call = OpenCall::model_before(run, past.number, &model_id, ModelOperation::Stream, price);
-            return Ok(responses(request, None, open_call));
-        }
-        let (stream, open_call) = opened.ok_or_else(interrupted)?;
-        Ok(responses(None, Some(stream), open_call))
+            let (stream, open_call) = opened.ok_or_else(interrupted)?;
+            Ok(responses(None, Some(stream), open_call))
+        })
     }
 
-    async fn model_rerank(
+    fn model_rerank(
         &mut self,
         model_id: String,
         query: String,
         documents: Vec<String>,
         top_k: Option<u32>,
-    ) -> Result<Vec<RerankHit>, ApiError> {
-        let run = &self.run;
-        let bytes = query.len() + documents.iter().map(String::len).sum::<usize>();
-        let found = self.model(&model_id, ModelOperation::Rerank);
-        let allowed = || {
-            found.clone()?;
-            many("documents", documents.len(), run.limits.rerank_documents)?;
-            if top_k == Some(0) {
-                return Err(ApiError::invalid_argument("`top-k` is at least 1"));
-            }
-            within("a rerank request", bytes, run.limits.model_request_bytes)
-        };
-        let digest = run.journal.digest(&(&model_id, &query, &documents, top_k));
-        let effect = async |ticket| {
-            let model = found.clone()?;
-            let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Rerank).await?;
-            let outcome = open_call.span().within(model.rerank(&query, &documents, top_k, open_call.bounds())).await;
-            run.settle(ticket, &outcome).await?;
-            open_call.end(CallOutcome::Model(outcome.as_ref().map(|_| None))).await;
-            outcome
-        };
-        let call = Call::effect("models.rerank", digest).resource(model_id.as_str()).bytes(bytes);
-        run.pass(call, allowed, effect).await.outcome
-    }
-
-    async fn model_embed(&mut self, model_id: String, texts: Vec<String>) -> Result<Vec<Vec<f32>>, ApiError> {
-        let run = &self.run;
-        let bytes = texts.iter().map(String::len).sum();
-        let found = self.model(&model_id, ModelOperation::Embed);
-        let allowed = || {
-            found.clone()?;
-            many("texts", texts.len(), run.limits.embed_texts)?;
-            within("an embedding request", bytes, run.limits.model_request_bytes)
-        };
-        let digest = run.journal.digest(&(&model_id, &texts));
-        let effect = async |ticket| {
-            let model = found.clone()?;
-            let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Embed).await?;
-            let (vectors, usage) = match open_call.span().within(model.embed(&texts, open_call.bounds())).await {
-                Ok(answer) => (Ok(answer.vectors), Ok(answer.usage)),
-                Err(error) => (Err(error.clone()), Err(error)),
+    ) -> BoxFuture<'_, Result<Vec<RerankHit>, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let bytes = query.len() + documents.iter().map(String::len).sum::<usize>();
+            let found = self.model(&model_id, ModelOperation::Rerank);
+            let allowed = || {
+                found.clone()?;
+                many("documents", documents.len(), run.limits.rerank_documents)?;
+                if top_k == Some(0) {
+                    return Err(ApiError::invalid_argument("`top-k` is at least 1"));
+                }
+                within("a rerank request", bytes, run.limits.model_request_bytes)
             };
-            run.settle(ticket, &vectors).await?;
-            open_call.end(CallOutcome::Model(usage.as_ref().map(Option::as_ref))).await;
-            vectors
-        };
-        let call = Call::effect("models.embed", digest).resource(model_id.as_str()).bytes(bytes);
-        run.pass(call, allowed, effect).await.outcome
+            let digest = run.journal.digest(&(&model_id, &query, &documents, top_k));
+            let effect = async |ticket| {
+                let model = found.clone()?;
+                let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Rerank).await?;
+                let outcome = open_call.span().within(model.rerank(&query, &documents, top_k, open_call.bounds())).await;
+                run.settle(ticket, &outcome).await?;
+                open_call.end(CallOutcome::Model(outcome.as_ref().map(|_| None))).await;
+                outcome
+            };
+            let call = Call::effect("models.rerank", digest).resource(model_id.as_str()).bytes(bytes);
+            run.pass(call, allowed, effect).await.outcome
+        })
     }
 
-    async fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> Result<u64, ApiError> {
-        self.count_tokens(model_id, CountedInput::Messages(messages)).await
+    fn model_embed(&mut self, model_id: String, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let bytes = texts.iter().map(String::len).sum();
+            let found = self.model(&model_id, ModelOperation::Embed);
+            let allowed = || {
+                found.clone()?;
+                many("texts", texts.len(), run.limits.embed_texts)?;
+                within("an embedding request", bytes, run.limits.model_request_bytes)
+            };
+            let digest = run.journal.digest(&(&model_id, &texts));
+            let effect = async |ticket| {
+                let model = found.clone()?;
+                let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Embed).await?;
+                let (vectors, usage) = match open_call.span().within(model.embed(&texts, open_call.bounds())).await {
+                    Ok(answer) => (Ok(answer.vectors), Ok(answer.usage)),
+                    Err(error) => (Err(error.clone()), Err(error)),
+                };
+                run.settle(ticket, &vectors).await?;
+                open_call.end(CallOutcome::Model(usage.as_ref().map(Option::as_ref))).await;
+                vectors
+            };
+            let call = Call::effect("models.embed", digest).resource(model_id.as_str()).bytes(bytes);
+            run.pass(call, allowed, effect).await.outcome
+        })
+    }
+
+    fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> BoxFuture<'_, Result<u64, ApiError>> {
+        Box::pin(async move { self.count_tokens(model_id, CountedInput::Messages(messages)).await })
     }
 }
 
@@ -359,39 +370,40 @@ impl Responses {
     }
 }
 
-#[async_trait]
 impl ResponseStream for Responses {
-    async fn next(&mut self) -> Result<Vec<ModelChunk>, ApiError> {
-        let run = Arc::clone(&self.calls.run);
-        let model_id = self.model_id.clone();
-        let effect = async |ticket| {
-            let outcome = self.chunks().await;
-            run.settle(ticket, &outcome).await?;
-            if let (Some(open_call), Ok(chunks)) = (&self.open_call, &outcome)
-                && let Some(ModelChunk::Done(response)) = chunks.last()
-            {
-                spans::record_answer(open_call.span(), &response.message);
+    fn next(&mut self) -> BoxFuture<'_, Result<Vec<ModelChunk>, ApiError>> {
+        Box::pin(async move {
+            let run = Arc::clone(&self.calls.run);
+            let model_id = self.model_id.clone();
+            let effect = async |ticket| {
+                let outcome = self.chunks().await;
+                run.settle(ticket, &outcome).await?;
+                if let (Some(open_call), Ok(chunks)) = (&self.open_call, &outcome)
+                    && let Some(ModelChunk::Done(response)) = chunks.last()
+                {
+                    spans::record_answer(open_call.span(), &response.message);
+                }
+                if let Some((ended, open_call)) = ending(&outcome).and_then(|ended| Some((ended, self.open_call.take()?))) {
+                    open_call.end(CallOutcome::Chat(ended)).await;
+                }
+                outcome
+            };
+            let call = Call::piece(NEXT, run.journal.digest(&())).resource(model_id.as_str());
+            let passed = run.pass(call, || Ok(()), effect).await;
+            if passed.past.is_none() {
+                return passed.outcome;
             }
-            if let Some((ended, open_call)) = ending(&outcome).and_then(|ended| Some((ended, self.open_call.take()?))) {
-                open_call.end(CallOutcome::Chat(ended)).await;
+            if let Ok(chunks) = &passed.outcome {
+                self.received.note(chunks);
             }
-            outcome
-        };
-        let call = Call::piece(NEXT, run.journal.digest(&())).resource(model_id.as_str());
-        let passed = run.pass(call, || Ok(()), effect).await;
-        if passed.past.is_none() {
-            return passed.outcome;
-        }
-        if let Ok(chunks) = &passed.outcome {
-            self.received.note(chunks);
-        }
-        if ending(&passed.outcome).is_some() {
-            self.request = None;
-            if let Some(open_call) = self.open_call.take() {
-                open_call.ended_before();
+            if ending(&passed.outcome).is_some() {
+                self.request = None;
+                if let Some(open_call) = self.open_call.take() {
+                    open_call.ended_before();
+                }
             }
-        }
-        passed.outcome
+            passed.outcome
+        })
     }
 }
 

@@ -18,7 +18,7 @@ use agent_host_protocol::{
     time,
 };
 use agent_host_sandbox::{ChildCalls, StartRequest, parse_json};
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -321,114 +321,131 @@ fn of_host(error: HostError) -> ApiError {
     }
 }
 
-#[async_trait]
 impl ChildCalls for RunCalls {
-    async fn run_start(&mut self, request: StartRequest) -> Result<RunId, ApiError> {
-        let run = &self.run;
-        let bytes = request.bytes();
-        let runner_id = request.runner_id.clone();
-        let digest = run.journal.digest(&request);
-        let allowed = || self.may_start(&request, bytes);
-        let effect = async |ticket| {
-            let objective = request.objective.clone();
-            if let Ok(id) = runner_id.parse() {
-                let waited = self.neighbours.await_runner(&id).await;
-                waited.map_err(|error| ApiError::retryable(ErrorCode::RuntimeError, error.to_string()))?;
-            }
-            let child_request = self.child_request(request.clone())?;
-            let id = self.neighbours.start_child(run, &self.event, child_request).await?;
-            let fact = Fact::ChildStarted(ChildStart { objective, run_id: id.to_string(), runner_id: runner_id.clone() });
-            let make = |sequence| {
-                let events = vec![fact.event(sequence, time::now())];
-                Ok((RunWrite { events, ..RunWrite::default() }, id))
+    fn run_start(&mut self, request: StartRequest) -> BoxFuture<'_, Result<RunId, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let bytes = request.bytes();
+            let runner_id = request.runner_id.clone();
+            let digest = run.journal.digest(&request);
+            let allowed = || self.may_start(&request, bytes);
+            let effect = async |ticket| {
+                let objective = request.objective.clone();
+                if let Ok(id) = runner_id.parse() {
+                    let waited = self.neighbours.await_runner(&id).await;
+                    waited.map_err(|error| ApiError::retryable(ErrorCode::RuntimeError, error.to_string()))?;
+                }
+                let child_request = self.child_request(request.clone())?;
+                let id = self.neighbours.start_child(run, &self.event, child_request).await?;
+                let fact = Fact::ChildStarted(ChildStart { objective, run_id: id.to_string(), runner_id: runner_id.clone() });
+                let make = |sequence| {
+                    let events = vec![fact.event(sequence, time::now())];
+                    Ok((RunWrite { events, ..RunWrite::default() }, id))
+                };
+                run.commit(ticket, make).await?;
+                self.neighbours.report_end(run, id);
+                Ok(id)
             };
-            run.commit(ticket, make).await?;
-            self.neighbours.report_end(run, id);
-            Ok(id)
-        };
-        let call = Call::write("runs.start", digest).resource(runner_id.as_str()).bytes(bytes);
-        run.pass(call, allowed, effect).await.outcome
+            let call = Call::write("runs.start", digest).resource(runner_id.as_str()).bytes(bytes);
+            run.pass(call, allowed, effect).await.outcome
+        })
     }
 
-    async fn run_wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> Result<Option<RunSummary>, ApiError> {
-        let run = &self.run;
-        let allowed = || {
-            self.may(RunOperation::Get, "runs.wait-any")?;
-            if run_ids.is_empty() {
-                return Err(ApiError::invalid_argument("there is no run to wait for"));
-            }
-            run_ids.iter().try_for_each(|id| self.child(id).map(drop))
-        };
-        let digest = run.journal.digest(&(&run_ids, wait_ms));
-        let effect = async |ticket: EffectTicket| {
-            let ids: Vec<RunId> = run_ids.iter().map(|id| self.child(id)).collect::<Result<_, _>>()?;
-            if wait_ms > 0 {
-                // A later execution of the run reads the start of the wait from the journal.
-                run.start(&ticket);
-            }
-            let mut arrivals = run.waits.mail.arrivals();
-            // A wait that could be parked is waited in memory a moment first: coming back costs more than a moment.
-            let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
-            loop {
-                arrivals.mark_unchanged();
-                let mut active = Vec::new();
-                for id in &ids {
-                    let summary = self.summary(*id)?;
-                    if summary.status.is_terminal() {
-                        return Ok(Some(summary));
+    fn run_wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> BoxFuture<'_, Result<Option<RunSummary>, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let allowed = || {
+                self.may(RunOperation::Get, "runs.wait-any")?;
+                if run_ids.is_empty() {
+                    return Err(ApiError::invalid_argument("there is no run to wait for"));
+                }
+                run_ids.iter().try_for_each(|id| self.child(id).map(drop))
+            };
+            let digest = run.journal.digest(&(&run_ids, wait_ms));
+            let effect = async |ticket: EffectTicket| {
+                let ids: Vec<RunId> = run_ids.iter().map(|id| self.child(id)).collect::<Result<_, _>>()?;
+                if wait_ms > 0 {
+                    // A later execution of the run reads the start of the wait from the journal.
+                    run.start(&ticket);
+                }
+                let mut arrivals = run.waits.mail.arrivals();
+                // A wait that could be parked is waited in memory a moment first: coming back costs more than a moment.
+                let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
+                loop {
+                    arrivals.mark_unchanged();
+                    let mut active = Vec::new();
+                    for id in &ids {
+                        let summary = self.summary(*id)?;
+                        if summary.status.is_terminal() {
+                            return Ok(Some(summary));
+                        }
+                        active.push(WaitKey::Child(*id));
                     }
-                    active.push(WaitKey::Child(*id));
+                    let (left, until) = run.time_left(ticket.began_us(), u64::from(wait_ms));
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    active.dedup();
+                    let patience = patient_until.saturating_duration_since(Instant::now());
+                    if patience.is_zero() && active.len() <= MAX_KEYS && run.parks_for(left) {
+                        run.stop(Stop::Park { until: Some(until), reason: "runs", keys: active }).await
+                    }
+                    let moment = if patience.is_zero() { left } else { left.min(patience) };
+                    tokio::select! {
+                        _ = arrivals.changed() => {}
+                        () = tokio::time::sleep(moment) => {}
+                    }
                 }
-                let (left, until) = run.time_left(ticket.began_us(), u64::from(wait_ms));
-                if left.is_zero() {
-                    return Ok(None);
-                }
-                active.dedup();
-                let patience = patient_until.saturating_duration_since(Instant::now());
-                if patience.is_zero() && active.len() <= MAX_KEYS && run.parks_for(left) {
-                    run.stop(Stop::Park { until: Some(until), reason: "runs", keys: active }).await
-                }
-                let moment = if patience.is_zero() { left } else { left.min(patience) };
-                tokio::select! {
-                    _ = arrivals.changed() => {}
-                    () = tokio::time::sleep(moment) => {}
-                }
-            }
-        };
-        run.pass(Call::effect("runs.wait-any", digest), allowed, effect).await.outcome
+            };
+            run.pass(Call::effect("runs.wait-any", digest), allowed, effect).await.outcome
+        })
     }
 
-    async fn run_get(&mut self, run_id: String) -> Result<RunSummary, ApiError> {
-        let run = &self.run;
-        let found = self.may(RunOperation::Get, "runs.get").and_then(|()| self.readable(&run_id));
-        let digest = run.journal.digest(&run_id);
-        let effect = async |()| self.summary(found.clone()?);
-        let call = Call::read("runs.get", digest).resource(run_id.as_str());
-        run.pass(call, || found.clone().map(drop), effect).await.outcome
+    fn run_get(&mut self, run_id: String) -> BoxFuture<'_, Result<RunSummary, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let found = self.may(RunOperation::Get, "runs.get").and_then(|()| self.readable(&run_id));
+            let digest = run.journal.digest(&run_id);
+            let effect = async |()| self.summary(found.clone()?);
+            let call = Call::read("runs.get", digest).resource(run_id.as_str());
+            run.pass(call, || found.clone().map(drop), effect).await.outcome
+        })
     }
 
-    async fn run_list(&mut self, parent_run_id: Option<String>, limit: u32) -> Result<Vec<RunSummary>, ApiError> {
-        let wanted = RunsWanted { parent_run_id, statuses: Vec::new(), before: None, limit };
-        self.list_runs(wanted, |page| page.items).await
+    fn run_list(&mut self, parent_run_id: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<RunSummary>, ApiError>> {
+        Box::pin(async move {
+            let wanted = RunsWanted { parent_run_id, statuses: Vec::new(), before: None, limit };
+            self.list_runs(wanted, |page| page.items).await
+        })
     }
 
-    async fn run_events_page(&mut self, run_id: String, after: Option<String>, limit: u32) -> Result<Page<RunEvent>, ApiError> {
-        let wanted = RunEventsWanted { run_id, before: None, after, limit, direction: Direction::Forward };
-        self.run_events_between(wanted).await
+    fn run_events_page(
+        &mut self,
+        run_id: String,
+        after: Option<String>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Page<RunEvent>, ApiError>> {
+        Box::pin(async move {
+            let wanted = RunEventsWanted { run_id, before: None, after, limit, direction: Direction::Forward };
+            self.run_events_between(wanted).await
+        })
     }
 
-    async fn run_cancel(&mut self, run_id: String, reason: String) -> Result<(), ApiError> {
-        let run = &self.run;
-        let found = self.may(RunOperation::Cancel, "runs.cancel").and_then(|()| {
-            within("the reason", reason.len(), MAX_TEXT_BYTES)?;
-            self.child(&run_id)
-        });
-        let digest = run.journal.digest(&(&run_id, &reason));
-        let effect = async |_| {
-            let reason = if reason.is_empty() { "cancelled by the run that had started it".to_owned() } else { reason.clone() };
-            self.neighbours.cancel(found.clone()?, reason).await.map_err(of_host)
-        };
-        let call = Call::effect("runs.cancel", digest).resource(run_id.as_str());
-        run.pass(call, || found.clone().map(drop), effect).await.outcome
+    fn run_cancel(&mut self, run_id: String, reason: String) -> BoxFuture<'_, Result<(), ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let found = self.may(RunOperation::Cancel, "runs.cancel").and_then(|()| {
+                within("the reason", reason.len(), MAX_TEXT_BYTES)?;
+                self.child(&run_id)
+            });
+            let digest = run.journal.digest(&(&run_id, &reason));
+            let effect = async |_| {
+                let reason =
+                    if reason.is_empty() { "cancelled by the run that had started it".to_owned() } else { reason.clone() };
+                self.neighbours.cancel(found.clone()?, reason).await.map_err(of_host)
+            };
+            let call = Call::effect("runs.cancel", digest).resource(run_id.as_str());
+            run.pass(call, || found.clone().map(drop), effect).await.outcome
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use agent_host_ledger::RunWrite;
 use agent_host_protocol::{ApiError, manifest::StateScope};
 use agent_host_sandbox::StateCalls;
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::{RunCalls, within};
@@ -49,39 +49,50 @@ impl RunCalls {
     }
 }
 
-#[async_trait]
 impl StateCalls for RunCalls {
-    async fn state_get(&mut self, scope: StateScope, key: String) -> Result<Option<Value>, ApiError> {
-        let run = &*self.run;
-        let digest = run.journal.digest(&(scope, &key, None::<&str>));
-        let found = results::state_scope(&run.terms, scope, &key, &run.limits);
-        let scope_key = found.clone().unwrap_or_default();
-        let get = async |()| run.ledger.state_get(&scope_key, &key).map_err(ledger_failed);
-        let call = Call::read("state.get", digest).resource(key.as_str()).scope(scope.as_str());
-        let value = run.pass(call, || found.map(drop), get).await.outcome?;
-        // A call of an earlier execution counts too: the run knows this value.
-        run.knowledge.seen.note(&scope_key, &key, value.as_ref().map(seen::tag_of));
-        Ok(value)
+    fn state_get(&mut self, scope: StateScope, key: String) -> BoxFuture<'_, Result<Option<Value>, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let digest = run.journal.digest(&(scope, &key, None::<&str>));
+            let found = results::state_scope(&run.terms, scope, &key, &run.limits);
+            let scope_key = found.clone().unwrap_or_default();
+            let get = async |()| run.ledger.state_get(&scope_key, &key).map_err(ledger_failed);
+            let call = Call::read("state.get", digest).resource(key.as_str()).scope(scope.as_str());
+            let value = run.pass(call, || found.map(drop), get).await.outcome?;
+            // A call of an earlier execution counts too: the run knows this value.
+            run.knowledge.seen.note(&scope_key, &key, value.as_ref().map(seen::tag_of));
+            Ok(value)
+        })
     }
 
-    async fn state_set(&mut self, scope: StateScope, key: String, value: String) -> Result<(), ApiError> {
-        // The value is parsed after the gate has checked its size.
-        let parsed = OnceLock::new();
-        let parse = || parsed.get_or_init(|| agent_host_sandbox::parse_json("the value", &value)).as_ref().map_err(Clone::clone);
-        self.put_state("state.set", scope, (&key, Some(&value)), || parse().map(Some)).await
+    fn state_set(&mut self, scope: StateScope, key: String, value: String) -> BoxFuture<'_, Result<(), ApiError>> {
+        Box::pin(async move {
+            // The value is parsed after the gate has checked its size.
+            let parsed = OnceLock::new();
+            let parse =
+                || parsed.get_or_init(|| agent_host_sandbox::parse_json("the value", &value)).as_ref().map_err(Clone::clone);
+            self.put_state("state.set", scope, (&key, Some(&value)), || parse().map(Some)).await
+        })
     }
 
-    async fn state_delete(&mut self, scope: StateScope, key: String) -> Result<(), ApiError> {
-        self.put_state("state.delete", scope, (&key, None), || Ok(None)).await
+    fn state_delete(&mut self, scope: StateScope, key: String) -> BoxFuture<'_, Result<(), ApiError>> {
+        Box::pin(async move { self.put_state("state.delete", scope, (&key, None), || Ok(None)).await })
     }
 
-    async fn state_list_keys(&mut self, scope: StateScope, prefix: Option<String>, limit: u32) -> Result<Vec<String>, ApiError> {
-        let run = &*self.run;
-        let digest = run.journal.digest(&(scope, &prefix, limit));
-        let call = Call::read("state.list-keys", digest).resource(prefix.as_deref()).scope(scope.as_str());
-        let found = results::granted_scope(&run.terms, scope);
-        let scope_key = found.clone().unwrap_or_default();
-        let effect = async |()| run.ledger.state_keys(&scope_key, prefix.as_deref(), limit).map_err(ledger_failed);
-        run.pass(call, || found.map(drop), effect).await.outcome
+    fn state_list_keys(
+        &mut self,
+        scope: StateScope,
+        prefix: Option<String>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<String>, ApiError>> {
+        Box::pin(async move {
+            let run = &*self.run;
+            let digest = run.journal.digest(&(scope, &prefix, limit));
+            let call = Call::read("state.list-keys", digest).resource(prefix.as_deref()).scope(scope.as_str());
+            let found = results::granted_scope(&run.terms, scope);
+            let scope_key = found.clone().unwrap_or_default();
+            let effect = async |()| run.ledger.state_keys(&scope_key, prefix.as_deref(), limit).map_err(ledger_failed);
+            run.pass(call, || found.map(drop), effect).await.outcome
+        })
     }
 }

@@ -16,7 +16,7 @@ use agent_host_protocol::{
     time,
 };
 use agent_host_sandbox::SteeringCalls;
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -178,57 +178,58 @@ fn weight(input: &SteeringInput) -> usize {
     json_len(input)
 }
 
-#[async_trait]
 impl SteeringCalls for RunCalls {
-    async fn steering_pull(&mut self, limit: u32, wait_ms: u32) -> Result<Vec<SteeringInput>, ApiError> {
-        let run = &self.run;
-        let allowed = || {
-            if !run.terms.grant.steering {
-                return Err(ApiError::unauthorized("steering is not granted to this run"));
-            }
-            if (MIN_PAGE..=MAX_PAGE).contains(&limit) {
-                return Ok(());
-            }
-            Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
-        };
-        let digest = run.journal.digest(&(limit, wait_ms));
-        let undelivered = UndeliveredInputs { run, events: Mutex::default() };
-        let effect = async |ticket: WriteTicket| {
-            if wait_ms > 0 {
-                // A later execution of the run reads the start of the wait from the journal.
-                run.start_wait(&ticket);
-            }
-            let (began_us, mut ticket) = (ticket.began_us(), Some(ticket));
-            let key = run.terms.grant.conversation.as_ref();
-            // People answer soon or late: a wait that could be parked is waited in memory a moment first.
-            let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
-            loop {
-                let joined = key.and_then(|key| self.neighbours.joined(key));
-                let inputs = self.take_inputs(&mut ticket, limit as usize, &undelivered).await?;
-                let (left, until) = run.time_left(began_us, u64::from(wait_ms));
-                if !inputs.is_empty() || left.is_zero() {
-                    return Ok(inputs);
+    fn steering_pull(&mut self, limit: u32, wait_ms: u32) -> BoxFuture<'_, Result<Vec<SteeringInput>, ApiError>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let allowed = || {
+                if !run.terms.grant.steering {
+                    return Err(ApiError::unauthorized("steering is not granted to this run"));
                 }
-                let patience = patient_until.saturating_duration_since(Instant::now());
-                if patience.is_zero() && run.parks_for(left) {
-                    let keys = key.map(WaitKey::steering).into_iter().collect();
-                    run.stop(Stop::Park { until: Some(until), reason: "steering", keys }).await
+                if (MIN_PAGE..=MAX_PAGE).contains(&limit) {
+                    return Ok(());
                 }
-                let came = async {
-                    match &joined {
-                        Some(joined) => joined.notified().await,
-                        None => std::future::pending().await,
+                Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
+            };
+            let digest = run.journal.digest(&(limit, wait_ms));
+            let undelivered = UndeliveredInputs { run, events: Mutex::default() };
+            let effect = async |ticket: WriteTicket| {
+                if wait_ms > 0 {
+                    // A later execution of the run reads the start of the wait from the journal.
+                    run.start_wait(&ticket);
+                }
+                let (began_us, mut ticket) = (ticket.began_us(), Some(ticket));
+                let key = run.terms.grant.conversation.as_ref();
+                // People answer soon or late: a wait that could be parked is waited in memory a moment first.
+                let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
+                loop {
+                    let joined = key.and_then(|key| self.neighbours.joined(key));
+                    let inputs = self.take_inputs(&mut ticket, limit as usize, &undelivered).await?;
+                    let (left, until) = run.time_left(began_us, u64::from(wait_ms));
+                    if !inputs.is_empty() || left.is_zero() {
+                        return Ok(inputs);
                     }
-                };
-                tokio::select! {
-                    () = came => {}
-                    () = tokio::time::sleep(if patience.is_zero() { left } else { left.min(patience) }) => {}
+                    let patience = patient_until.saturating_duration_since(Instant::now());
+                    if patience.is_zero() && run.parks_for(left) {
+                        let keys = key.map(WaitKey::steering).into_iter().collect();
+                        run.stop(Stop::Park { until: Some(until), reason: "steering", keys }).await
+                    }
+                    let came = async {
+                        match &joined {
+                            Some(joined) => joined.notified().await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        () = came => {}
+                        () = tokio::time::sleep(if patience.is_zero() { left } else { left.min(patience) }) => {}
+                    }
                 }
-            }
-        };
-        let inputs = run.pass(Call::write("steering.pull", digest), allowed, effect).await.outcome?;
-        undelivered.delivered();
-        self.may_read(&inputs);
-        Ok(inputs)
+            };
+            let inputs = run.pass(Call::write("steering.pull", digest), allowed, effect).await.outcome?;
+            undelivered.delivered();
+            self.may_read(&inputs);
+            Ok(inputs)
+        })
     }
 }

@@ -11,8 +11,7 @@ use agent_host_protocol::{
 };
 use agent_host_providers::tools::{CallOptions, Progress, Tool, ToolContent, ToolResult};
 use agent_host_sandbox::{ToolCalls, ToolRequest};
-use async_trait::async_trait;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future::BoxFuture, stream};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -251,61 +250,66 @@ impl RunCalls {
     }
 }
 
-#[async_trait]
 impl ToolCalls for RunCalls {
-    async fn tool_detail(&mut self, tool_name: String) -> Result<ToolDetail, ApiError> {
-        let found = self.detail(&tool_name);
-        let digest = self.run.journal.digest(&tool_name);
-        let call = Call::read("tools.get-detail", digest).resource(tool_name.as_str());
-        self.run.pass(call, || found.clone().map(drop), async |()| found.clone()).await.outcome
+    fn tool_detail(&mut self, tool_name: String) -> BoxFuture<'_, Result<ToolDetail, ApiError>> {
+        Box::pin(async move {
+            let found = self.detail(&tool_name);
+            let digest = self.run.journal.digest(&tool_name);
+            let call = Call::read("tools.get-detail", digest).resource(tool_name.as_str());
+            self.run.pass(call, || found.clone().map(drop), async |()| found.clone()).await.outcome
+        })
     }
 
-    async fn tool_call(&mut self, request: ToolRequest) -> Result<ToolOutput, ApiError> {
-        let effect = async |ticket| self.carry_out(ticket, &request).await;
-        self.run.pass(self.call_of(&request), || self.may_call(&request), effect).await.outcome
+    fn tool_call(&mut self, request: ToolRequest) -> BoxFuture<'_, Result<ToolOutput, ApiError>> {
+        Box::pin(async move {
+            let effect = async |ticket| self.carry_out(ticket, &request).await;
+            self.run.pass(self.call_of(&request), || self.may_call(&request), effect).await.outcome
+        })
     }
 
-    async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>> {
-        let run = &self.run;
-        let count = calls.len();
-        let bytes = calls.iter().map(|call| call.parameters.len()).sum();
-        let allowed = || {
-            granted(&run.terms.grant.permissions.tools, &ToolOperation::Call, "tools.call-many")?;
-            if count > run.limits.tool_calls {
-                return Err(ApiError::new(
-                    ErrorCode::PayloadTooLarge,
-                    format!("{count} tool calls at once; the limit is {}: call in several", run.limits.tool_calls),
-                ));
+    fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> BoxFuture<'_, Vec<Result<ToolOutput, ApiError>>> {
+        Box::pin(async move {
+            let run = &self.run;
+            let count = calls.len();
+            let bytes = calls.iter().map(|call| call.parameters.len()).sum();
+            let allowed = || {
+                granted(&run.terms.grant.permissions.tools, &ToolOperation::Call, "tools.call-many")?;
+                if count > run.limits.tool_calls {
+                    return Err(ApiError::new(
+                        ErrorCode::PayloadTooLarge,
+                        format!("{count} tool calls at once; the limit is {}: call in several", run.limits.tool_calls),
+                    ));
+                }
+                let mut ids: Vec<_> = calls.iter().map(|call| call.call_id.as_str()).collect();
+                ids.sort_unstable();
+                if ids.windows(2).any(|pair| pair.first() == pair.last()) {
+                    return Err(ApiError::invalid_argument("two calls have the same `call-id`"));
+                }
+                Ok(())
+            };
+            let call = Call::effect("tools.call-many", run.journal.digest(&calls)).bytes(bytes);
+            let refused = |refusal: ApiError| (0..count).map(|_| Err(refusal.clone())).collect();
+            // Each goes through the gate by itself as well: it is judged by its own tool, and leaves its own record.
+            let mut outcomes = Vec::new();
+            let effect = async |ticket: EffectTicket| {
+                run.start(&ticket);
+                self.ask_for_doubts(&ticket, &calls).await?;
+                let (of_client, of_host): (Vec<_>, Vec<_>) =
+                    (1..).zip(calls.clone()).partition(|(_, request)| self.is_of_client(request));
+                let each = stream::iter(of_host).map(async |(part, request)| (part, self.part(&ticket, part, request).await));
+                let mut all: Vec<_> = each.buffered((run.limits.tool_calls_at_once as usize).max(1)).collect().await;
+                // The host has nothing left to do when the client is asked, so the run may leave memory.
+                all.extend(self.parts_of_client(&ticket, of_client).await?);
+                all.sort_unstable_by_key(|(part, _)| *part);
+                outcomes = all.into_iter().map(|(_, outcome)| outcome).collect();
+                Ok(())
+            };
+            let passed = run.pass(call, allowed, effect).await;
+            match (passed.outcome, passed.past) {
+                (Ok(()), None) => outcomes,
+                (Ok(()), Some(past)) => run.part_outcomes(past, "tools.call-many", count).await,
+                (Err(refusal), _) => refused(refusal),
             }
-            let mut ids: Vec<_> = calls.iter().map(|call| call.call_id.as_str()).collect();
-            ids.sort_unstable();
-            if ids.windows(2).any(|pair| pair.first() == pair.last()) {
-                return Err(ApiError::invalid_argument("two calls have the same `call-id`"));
-            }
-            Ok(())
-        };
-        let call = Call::effect("tools.call-many", run.journal.digest(&calls)).bytes(bytes);
-        let refused = |refusal: ApiError| (0..count).map(|_| Err(refusal.clone())).collect();
-        // Each goes through the gate by itself as well: it is judged by its own tool, and leaves its own record.
-        let mut outcomes = Vec::new();
-        let effect = async |ticket: EffectTicket| {
-            run.start(&ticket);
-            self.ask_for_doubts(&ticket, &calls).await?;
-            let (of_client, of_host): (Vec<_>, Vec<_>) =
-                (1..).zip(calls.clone()).partition(|(_, request)| self.is_of_client(request));
-            let each = stream::iter(of_host).map(async |(part, request)| (part, self.part(&ticket, part, request).await));
-            let mut all: Vec<_> = each.buffered((run.limits.tool_calls_at_once as usize).max(1)).collect().await;
-            // The host has nothing left to do when the client is asked, so the run may leave memory.
-            all.extend(self.parts_of_client(&ticket, of_client).await?);
-            all.sort_unstable_by_key(|(part, _)| *part);
-            outcomes = all.into_iter().map(|(_, outcome)| outcome).collect();
-            Ok(())
-        };
-        let passed = run.pass(call, allowed, effect).await;
-        match (passed.outcome, passed.past) {
-            (Ok(()), None) => outcomes,
-            (Ok(()), Some(past)) => run.part_outcomes(past, "tools.call-many", count).await,
-            (Err(refusal), _) => refused(refusal),
-        }
+        })
     }
 }

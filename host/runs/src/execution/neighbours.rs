@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use agent_host_protocol::{ApiError, ErrorCode, Event, RunId, RunnerId, context::Input, grant::ConversationKey};
 use agent_host_sandbox::Runner;
-use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
@@ -13,22 +12,26 @@ use super::Execution;
 use crate::record::HostError;
 
 /// The other runs of a cell, as a run sees them.
-#[async_trait]
 pub(crate) trait Neighbours: Send + Sync {
     /// The runner that serves under this id.
     fn runner(&self, id: &RunnerId) -> Option<Runner>;
 
     /// Waits for a runner whose plugin may still be compiled at the start of the host; fails if it has not come in time.
-    async fn await_runner(&self, id: &RunnerId) -> Result<(), HostError>;
+    fn await_runner<'a>(&'a self, id: &'a RunnerId) -> BoxFuture<'a, Result<(), HostError>>;
 
     /// Starts a child of a run. The child is durable when this function returns. A repeated call returns the same child.
-    async fn start_child(&self, parent: &Arc<Execution>, event: &Event, request: ChildRequest) -> Result<RunId, ApiError>;
+    fn start_child<'a>(
+        &'a self,
+        parent: &'a Arc<Execution>,
+        event: &'a Event,
+        request: ChildRequest,
+    ) -> BoxFuture<'a, Result<RunId, ApiError>>;
 
     /// Records the end of a child in the record of its parent, as long as the parent is executed.
     fn report_end(&self, parent: &Arc<Execution>, child: RunId);
 
     /// Requests the cancellation of a run, durably.
-    async fn cancel(&self, run_id: RunId, reason: String) -> Result<(), HostError>;
+    fn cancel(&self, run_id: RunId, reason: String) -> BoxFuture<'_, Result<(), HostError>>;
 
     /// Takes runs that wait in the line of a conversation and whose number `accepts` accepts: oldest first, at most
     /// `limit`.
@@ -64,24 +67,23 @@ pub(crate) struct ChildRequest {
 /// No other runs: offline replay.
 pub(crate) struct NoNeighbours;
 
-#[async_trait]
 impl Neighbours for NoNeighbours {
     fn runner(&self, _: &RunnerId) -> Option<Runner> {
         None
     }
 
-    async fn await_runner(&self, _: &RunnerId) -> Result<(), HostError> {
-        Ok(())
+    fn await_runner<'a>(&'a self, _: &'a RunnerId) -> BoxFuture<'a, Result<(), HostError>> {
+        Box::pin(async move { Ok(()) })
     }
 
-    async fn start_child(&self, _: &Arc<Execution>, _: &Event, _: ChildRequest) -> Result<RunId, ApiError> {
-        Err(ApiError::new(ErrorCode::RuntimeError, "there is no host to start runs in"))
+    fn start_child<'a>(&'a self, _: &'a Arc<Execution>, _: &'a Event, _: ChildRequest) -> BoxFuture<'a, Result<RunId, ApiError>> {
+        Box::pin(async move { Err(ApiError::new(ErrorCode::RuntimeError, "there is no host to start runs in")) })
     }
 
     fn report_end(&self, _: &Arc<Execution>, _: RunId) {}
 
-    async fn cancel(&self, _: RunId, _: String) -> Result<(), HostError> {
-        Err(HostError::Unavailable("there is no host to cancel runs in".to_owned()))
+    fn cancel(&self, _: RunId, _: String) -> BoxFuture<'_, Result<(), HostError>> {
+        Box::pin(async move { Err(HostError::Unavailable("there is no host to cancel runs in".to_owned())) })
     }
 
     fn take_waiting(&self, _: &ConversationKey, _: usize, _: &(dyn Fn(u64) -> bool + Sync)) -> Vec<Box<dyn WaitingRun>> {

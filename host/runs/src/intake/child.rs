@@ -8,7 +8,7 @@ use agent_host_protocol::{
     time,
 };
 use agent_host_sandbox::Runner;
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -29,54 +29,60 @@ use crate::{
 /// The type of the event that starts a child.
 const EVENT_TYPE: &str = "run.requested";
 
-#[async_trait]
 impl Neighbours for IntakeOfCell {
     fn runner(&self, id: &RunnerId) -> Option<Runner> {
         self.shared.plugins.runner(id)
     }
 
-    async fn await_runner(&self, id: &RunnerId) -> Result<(), HostError> {
-        IntakeOfCell::await_runner(self, id, self.runner_deadline()).await
+    fn await_runner<'a>(&'a self, id: &'a RunnerId) -> BoxFuture<'a, Result<(), HostError>> {
+        Box::pin(async move { IntakeOfCell::await_runner(self, id, self.runner_deadline()).await })
     }
 
-    async fn start_child(&self, parent: &Arc<Execution>, event: &Event, request: ChildRequest) -> Result<RunId, ApiError> {
-        if self.runs.stopping.is_cancelled() {
-            return Err(ApiError::retryable(ErrorCode::RuntimeError, "the host is shutting down"));
-        }
-        let (accept, task) = plan_child(parent, event, request)?;
-        let most = parent.limits.tree_runs;
-        let tree =
-            self.runs.trees.grow(&self.ledger, parent.run_id, &parent.limits).map_err(ledger_failed)?.ok_or_else(|| {
-                ApiError {
-                    details: Some(json!({ "code": "tree_runs", "limit": most })),
-                    ..ApiError::new(
-                        ErrorCode::Unauthorized,
-                        format!("one event leads to at most {most} runs that start each other: do the work in this run"),
-                    )
-                }
-            })?;
-        // The parent may end in the middle of this, and its call with it; the child is on its way to the disk then.
-        let (runs, parent) = (self.runs.clone(), Arc::clone(parent));
-        let started = self.runs.tasks.spawn(async move {
-            let (id, is_new) = accept_child(&runs, accept, task).await?;
-            if !parent.family.children.add(id) {
-                runs.end_child(parent.run_id, id).await;
+    fn start_child<'a>(
+        &'a self,
+        parent: &'a Arc<Execution>,
+        event: &'a Event,
+        request: ChildRequest,
+    ) -> BoxFuture<'a, Result<RunId, ApiError>> {
+        Box::pin(async move {
+            if self.runs.stopping.is_cancelled() {
+                return Err(ApiError::retryable(ErrorCode::RuntimeError, "the host is shutting down"));
             }
-            Ok((id, is_new))
-        });
-        let started = started.await.map_err(|error| host_failed(&error))?;
-        if !matches!(started, Ok((_, true))) {
-            tree.shrink();
-        }
-        started.map(|(id, _)| id)
+            let (accept, task) = plan_child(parent, event, request)?;
+            let most = parent.limits.tree_runs;
+            let tree =
+                self.runs.trees.grow(&self.ledger, parent.run_id, &parent.limits).map_err(ledger_failed)?.ok_or_else(|| {
+                    ApiError {
+                        details: Some(json!({ "code": "tree_runs", "limit": most })),
+                        ..ApiError::new(
+                            ErrorCode::Unauthorized,
+                            format!("one event leads to at most {most} runs that start each other: do the work in this run"),
+                        )
+                    }
+                })?;
+            // The parent may end in the middle of this, and its call with it; the child is on its way to the disk then.
+            let (runs, parent) = (self.runs.clone(), Arc::clone(parent));
+            let started = self.runs.tasks.spawn(async move {
+                let (id, is_new) = accept_child(&runs, accept, task).await?;
+                if !parent.family.children.add(id) {
+                    runs.end_child(parent.run_id, id).await;
+                }
+                Ok((id, is_new))
+            });
+            let started = started.await.map_err(|error| host_failed(&error))?;
+            if !matches!(started, Ok((_, true))) {
+                tree.shrink();
+            }
+            started.map(|(id, _)| id)
+        })
     }
 
     fn report_end(&self, parent: &Arc<Execution>, child: RunId) {
         self.runs.report_end(parent, child);
     }
 
-    async fn cancel(&self, run_id: RunId, reason: String) -> Result<(), HostError> {
-        self.runs.cancel(run_id, reason).await.map(drop)
+    fn cancel(&self, run_id: RunId, reason: String) -> BoxFuture<'_, Result<(), HostError>> {
+        Box::pin(async move { self.runs.cancel(run_id, reason).await.map(drop) })
     }
 
     fn take_waiting(

@@ -23,7 +23,7 @@ use agent_host_providers::{
     tools::Tools,
     webhook::ActionHooks,
 };
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -300,27 +300,25 @@ impl ModelByName {
     }
 }
 
-#[async_trait]
 impl Embedder for ModelByName {
     /// With the provider's name for it: another model behind the same id has other vectors.
     fn name(&self) -> String {
         self.name.clone()
     }
 
-    async fn embed(&self, texts: &[String], deadline: Instant) -> Result<Vec<Vec<f32>>, ApiError> {
-        Ok(self.model()?.embed(texts, deadline).await?.vectors)
+    fn embed<'a>(&'a self, texts: &'a [String], deadline: Instant) -> BoxFuture<'a, Result<Vec<Vec<f32>>, ApiError>> {
+        Box::pin(async move { Ok(self.model()?.embed(texts, deadline).await?.vectors) })
     }
 }
 
-#[async_trait]
 impl Reranker for ModelByName {
-    async fn rerank(
-        &self,
-        query: &str,
-        documents: &[String],
+    fn rerank<'a>(
+        &'a self,
+        query: &'a str,
+        documents: &'a [String],
         top_k: Option<u32>,
         deadline: Instant,
-    ) -> Result<Vec<RerankHit>, ApiError> {
-        self.model()?.rerank(query, documents, top_k, deadline).await
+    ) -> BoxFuture<'a, Result<Vec<RerankHit>, ApiError>> {
+        Box::pin(async move { self.model()?.rerank(query, documents, top_k, deadline).await })
     }
 }

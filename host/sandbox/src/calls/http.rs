@@ -1,7 +1,6 @@
 //! `http`, and `wasi:http`: the two ways to the outside, and one gate behind both.
 
 use agent_host_protocol::{ApiError, http::HttpRequest};
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -9,10 +8,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use crate::handles::HttpResponse;
 
 /// `http`, and what is under `wasi:http/outgoing-handler`.
-#[async_trait]
 pub trait HttpCalls: Send {
     /// `http.send`: returns when the beginning of the response is there.
-    async fn http_send(&mut self, request: HttpRequest) -> Result<Box<dyn HttpResponse>, ApiError>;
+    fn http_send(&mut self, request: HttpRequest) -> BoxFuture<'_, Result<Box<dyn HttpResponse>, ApiError>>;
 
     /// `wasi:http/outgoing-handler.handle`. The guest continues while the request is open, so the future outlives the call;
     /// dropping it ends the request. Runs of a component with `wasi:http` are not journaled.

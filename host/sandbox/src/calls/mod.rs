@@ -16,7 +16,7 @@ use agent_host_protocol::{
     tool::{ToolDetail, ToolOutput},
     transcript::TranscriptItem,
 };
-use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -77,48 +77,49 @@ impl<T> HostCalls for T where
 }
 
 /// `results`.
-#[async_trait]
 pub trait ResultCalls: Send {
     /// `results.emit`: all of the batch or none; gives the sequence number of the last.
-    async fn emit(&mut self, batch: Batch) -> Result<u64, ApiError>;
+    fn emit(&mut self, batch: Batch) -> BoxFuture<'_, Result<u64, ApiError>>;
 }
 
 /// `models`.
-#[async_trait]
 pub trait ModelCalls: Send {
     /// `models.invoke`.
-    async fn model_invoke(&mut self, model_id: String, request: ChatRequest) -> Result<ModelResponse, ApiError>;
+    fn model_invoke(&mut self, model_id: String, request: ChatRequest) -> BoxFuture<'_, Result<ModelResponse, ApiError>>;
 
     /// `models.stream`.
-    async fn model_stream(&mut self, model_id: String, request: ChatRequest) -> Result<Box<dyn ResponseStream>, ApiError>;
+    fn model_stream(
+        &mut self,
+        model_id: String,
+        request: ChatRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn ResponseStream>, ApiError>>;
 
     /// `models.rerank`.
-    async fn model_rerank(
+    fn model_rerank(
         &mut self,
         model_id: String,
         query: String,
         documents: Vec<String>,
         top_k: Option<u32>,
-    ) -> Result<Vec<RerankHit>, ApiError>;
+    ) -> BoxFuture<'_, Result<Vec<RerankHit>, ApiError>>;
 
     /// `models.embed`.
-    async fn model_embed(&mut self, model_id: String, texts: Vec<String>) -> Result<Vec<Vec<f32>>, ApiError>;
+    fn model_embed(&mut self, model_id: String, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, ApiError>>;
 
     /// `models.count-tokens`.
-    async fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> Result<u64, ApiError>;
+    fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> BoxFuture<'_, Result<u64, ApiError>>;
 }
 
 /// `tools`.
-#[async_trait]
 pub trait ToolCalls: Send {
     /// `tools.get-detail`.
-    async fn tool_detail(&mut self, tool_name: String) -> Result<ToolDetail, ApiError>;
+    fn tool_detail(&mut self, tool_name: String) -> BoxFuture<'_, Result<ToolDetail, ApiError>>;
 
     /// `tools.call`.
-    async fn tool_call(&mut self, call: ToolRequest) -> Result<ToolOutput, ApiError>;
+    fn tool_call(&mut self, call: ToolRequest) -> BoxFuture<'_, Result<ToolOutput, ApiError>>;
 
     /// `tools.call-many`: one outcome for each call, in their order.
-    async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>>;
+    fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> BoxFuture<'_, Vec<Result<ToolOutput, ApiError>>>;
 }
 
 /// A tool call, its parameters not yet parsed.
@@ -133,34 +134,32 @@ pub struct ToolRequest {
 }
 
 /// `knowledge`.
-#[async_trait]
 pub trait KnowledgeCalls: Send {
     /// `knowledge.list`.
-    async fn knowledge_list(&mut self) -> Result<Vec<KnowledgeBaseResource>, ApiError>;
+    fn knowledge_list(&mut self) -> BoxFuture<'_, Result<Vec<KnowledgeBaseResource>, ApiError>>;
 
     /// `knowledge.retrieve`; the filters are JSON text.
-    async fn knowledge_retrieve(
+    fn knowledge_retrieve(
         &mut self,
         kb_id: String,
         query: String,
         top_k: u32,
         filters: Option<String>,
-    ) -> Result<Vec<KnowledgeHit>, ApiError>;
+    ) -> BoxFuture<'_, Result<Vec<KnowledgeHit>, ApiError>>;
 }
 
 /// `history`.
-#[async_trait]
 pub trait HistoryCalls: Send {
     /// `history.page`.
-    async fn history_page(&mut self, request: PageRequest) -> Result<Page<TranscriptItem>, ApiError>;
+    fn history_page(&mut self, request: PageRequest) -> BoxFuture<'_, Result<Page<TranscriptItem>, ApiError>>;
 
     /// `history.search`; the filters are JSON text.
-    async fn history_search(
+    fn history_search(
         &mut self,
         query: String,
         filters: Option<String>,
         top_k: u32,
-    ) -> Result<Vec<TranscriptItem>, ApiError>;
+    ) -> BoxFuture<'_, Result<Vec<TranscriptItem>, ApiError>>;
 }
 
 /// A request for a page of the transcript, as the guest made it.
@@ -181,87 +180,95 @@ pub struct PageRequest {
 }
 
 /// `events`.
-#[async_trait]
 pub trait EventCalls: Send {
     /// `events.get`.
-    async fn event_get(&mut self, event_id: String) -> Result<EventContext, ApiError>;
+    fn event_get(&mut self, event_id: String) -> BoxFuture<'_, Result<EventContext, ApiError>>;
 
     /// `events.page`: from newer to older.
-    async fn event_page(
+    fn event_page(
         &mut self,
         before: Option<String>,
         event_types: Vec<String>,
         limit: u32,
-    ) -> Result<Page<EventContext>, ApiError>;
+    ) -> BoxFuture<'_, Result<Page<EventContext>, ApiError>>;
 }
 
 /// `artifacts`.
-#[async_trait]
 pub trait ArtifactCalls: Send {
     /// `artifacts.metadata`.
-    async fn artifact_metadata(&mut self, artifact_id: String) -> Result<ArtifactMetadata, ApiError>;
+    fn artifact_metadata(&mut self, artifact_id: String) -> BoxFuture<'_, Result<ArtifactMetadata, ApiError>>;
 
     /// `artifacts.read-range`.
-    async fn artifact_read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> Result<Vec<u8>, ApiError>;
+    fn artifact_read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> BoxFuture<'_, Result<Vec<u8>, ApiError>>;
 
     /// `artifacts.open`.
-    async fn artifact_open(&mut self, artifact_id: String) -> Result<Box<dyn ArtifactReader>, ApiError>;
+    fn artifact_open(&mut self, artifact_id: String) -> BoxFuture<'_, Result<Box<dyn ArtifactReader>, ApiError>>;
 
     /// `artifacts.create`.
-    async fn artifact_create(&mut self, media_type: String, name: Option<String>) -> Result<Box<dyn ArtifactWriter>, ApiError>;
+    fn artifact_create(
+        &mut self,
+        media_type: String,
+        name: Option<String>,
+    ) -> BoxFuture<'_, Result<Box<dyn ArtifactWriter>, ApiError>>;
 }
 
 /// `state`.
-#[async_trait]
 pub trait StateCalls: Send {
     /// `state.get`.
-    async fn state_get(&mut self, scope: StateScope, key: String) -> Result<Option<Value>, ApiError>;
+    fn state_get(&mut self, scope: StateScope, key: String) -> BoxFuture<'_, Result<Option<Value>, ApiError>>;
 
     /// `state.set`; the value is JSON text.
-    async fn state_set(&mut self, scope: StateScope, key: String, value: String) -> Result<(), ApiError>;
+    fn state_set(&mut self, scope: StateScope, key: String, value: String) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// `state.delete`.
-    async fn state_delete(&mut self, scope: StateScope, key: String) -> Result<(), ApiError>;
+    fn state_delete(&mut self, scope: StateScope, key: String) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// `state.list-keys`.
-    async fn state_list_keys(&mut self, scope: StateScope, prefix: Option<String>, limit: u32) -> Result<Vec<String>, ApiError>;
+    fn state_list_keys(
+        &mut self,
+        scope: StateScope,
+        prefix: Option<String>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<String>, ApiError>>;
 }
 
 /// `storage`.
-#[async_trait]
 pub trait StorageCalls: Send {
     /// `storage.get`.
-    async fn storage_get(&mut self, area: StorageArea, key: String) -> Result<Option<Vec<u8>>, ApiError>;
+    fn storage_get(&mut self, area: StorageArea, key: String) -> BoxFuture<'_, Result<Option<Vec<u8>>, ApiError>>;
 
     /// `storage.set`.
-    async fn storage_set(&mut self, area: StorageArea, key: String, value: Vec<u8>) -> Result<(), ApiError>;
+    fn storage_set(&mut self, area: StorageArea, key: String, value: Vec<u8>) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// `storage.delete`.
-    async fn storage_delete(&mut self, area: StorageArea, key: String) -> Result<(), ApiError>;
+    fn storage_delete(&mut self, area: StorageArea, key: String) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// `storage.list`.
-    async fn storage_list(&mut self, area: StorageArea, prefix: Option<String>, limit: u32) -> Result<Vec<String>, ApiError>;
+    fn storage_list(
+        &mut self,
+        area: StorageArea,
+        prefix: Option<String>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<String>, ApiError>>;
 }
 
 /// `timers`, and the timers of WASI. The implementation moves the clock of the guest's [`crate::World`].
-#[async_trait]
 pub trait TimeCalls: Send {
     /// `timers.now`.
-    async fn now(&mut self) -> Timestamp;
+    fn now(&mut self) -> BoxFuture<'_, Timestamp>;
 
     /// `timers.sleep-until`.
-    async fn sleep_until(&mut self, at: Timestamp) -> Result<(), ApiError>;
+    fn sleep_until(&mut self, at: Timestamp) -> BoxFuture<'_, Result<(), ApiError>>;
 
     /// `wasi:io/poll`: returns when the guest's clock shows at least this many microseconds. The function cannot refuse; a
     /// run that ends is dropped while it waits.
-    async fn wait_until(&mut self, elapsed_us: u64);
+    fn wait_until(&mut self, elapsed_us: u64) -> BoxFuture<'_, ()>;
 }
 
 /// `platform`.
-#[async_trait]
 pub trait PlatformCalls: Send {
     /// `platform.request-action`: returns when it is done, or when it will not be.
-    async fn platform_request_action(&mut self, request: ActionRequest) -> Result<ActionOutcome, ApiError>;
+    fn platform_request_action(&mut self, request: ActionRequest) -> BoxFuture<'_, Result<ActionOutcome, ApiError>>;
 }
 
 /// The request of a platform action, from the guest.
@@ -284,10 +291,9 @@ impl ActionRequest {
 }
 
 /// `interactions`.
-#[async_trait]
 pub trait InteractionCalls: Send {
     /// `interactions.ask`: returns when a person has answered, or when nobody needs to any more.
-    async fn interaction_ask(&mut self, question: AskedQuestion) -> Result<Answer, ApiError>;
+    fn interaction_ask(&mut self, question: AskedQuestion) -> BoxFuture<'_, Result<Answer, ApiError>>;
 }
 
 /// A question to a person, as the guest asks it.
@@ -315,32 +321,35 @@ impl AskedQuestion {
 }
 
 /// `steering`.
-#[async_trait]
 pub trait SteeringCalls: Send {
     /// `steering.pull`: waits up to `wait_ms` for the first, then gives all that is there, up to `limit`.
-    async fn steering_pull(&mut self, limit: u32, wait_ms: u32) -> Result<Vec<SteeringInput>, ApiError>;
+    fn steering_pull(&mut self, limit: u32, wait_ms: u32) -> BoxFuture<'_, Result<Vec<SteeringInput>, ApiError>>;
 }
 
 /// `runs`: the runs that this run started.
-#[async_trait]
 pub trait ChildCalls: Send {
     /// `runs.start`.
-    async fn run_start(&mut self, request: StartRequest) -> Result<RunId, ApiError>;
+    fn run_start(&mut self, request: StartRequest) -> BoxFuture<'_, Result<RunId, ApiError>>;
 
     /// `runs.wait-any`: waits up to `wait_ms` until one of them has ended, and gives it.
-    async fn run_wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> Result<Option<RunSummary>, ApiError>;
+    fn run_wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> BoxFuture<'_, Result<Option<RunSummary>, ApiError>>;
 
     /// `runs.get`.
-    async fn run_get(&mut self, run_id: String) -> Result<RunSummary, ApiError>;
+    fn run_get(&mut self, run_id: String) -> BoxFuture<'_, Result<RunSummary, ApiError>>;
 
     /// `runs.list`.
-    async fn run_list(&mut self, parent_run_id: Option<String>, limit: u32) -> Result<Vec<RunSummary>, ApiError>;
+    fn run_list(&mut self, parent_run_id: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<RunSummary>, ApiError>>;
 
     /// `runs.events-page`: from older to newer.
-    async fn run_events_page(&mut self, run_id: String, after: Option<String>, limit: u32) -> Result<Page<RunEvent>, ApiError>;
+    fn run_events_page(
+        &mut self,
+        run_id: String,
+        after: Option<String>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Page<RunEvent>, ApiError>>;
 
     /// `runs.cancel`.
-    async fn run_cancel(&mut self, run_id: String, reason: String) -> Result<(), ApiError>;
+    fn run_cancel(&mut self, run_id: String, reason: String) -> BoxFuture<'_, Result<(), ApiError>>;
 }
 
 /// The request to start a child, from the guest.
@@ -366,10 +375,9 @@ impl StartRequest {
 }
 
 /// Answers of interfaces that the run was not granted.
-#[async_trait]
 pub trait Refusals: Send {
     /// A call of an interface that the run was not granted: records and returns the refusal.
-    async fn refuse(&mut self, interface: Interface, function: &'static str) -> ApiError;
+    fn refuse(&mut self, interface: Interface, function: &'static str) -> BoxFuture<'_, ApiError>;
 }
 
 /// The diagnostic output of a run: its `log` calls, its standard output and its standard error.

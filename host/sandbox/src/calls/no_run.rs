@@ -13,7 +13,6 @@ use agent_host_protocol::{
     tool::{ToolDetail, ToolOutput},
     transcript::TranscriptItem,
 };
-use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
@@ -33,10 +32,9 @@ fn not_a_run() -> ApiError {
 
 macro_rules! refused {
     ($($calls:ident { $($name:ident($($argument:ty),*) -> $answer:ty;)* })*) => {$(
-        #[async_trait]
         impl $calls for NoRun {$(
-            async fn $name(&mut self, $(_: $argument),*) -> Result<$answer, ApiError> {
-                Err(not_a_run())
+            fn $name(&mut self, $(_: $argument),*) -> BoxFuture<'_, Result<$answer, ApiError>> {
+                Box::pin(async { Err(not_a_run()) })
             }
         )*}
     )*};
@@ -102,10 +100,9 @@ refused! {
     }
 }
 
-#[async_trait]
 impl HttpCalls for NoRun {
-    async fn http_send(&mut self, _: HttpRequest) -> Result<Box<dyn HttpResponse>, ApiError> {
-        Err(not_a_run())
+    fn http_send(&mut self, _: HttpRequest) -> BoxFuture<'_, Result<Box<dyn HttpResponse>, ApiError>> {
+        Box::pin(async { Err(not_a_run()) })
     }
 
     fn http_outgoing(&mut self, _: http::Request<HttpBody>) -> BoxFuture<'static, Result<http::Response<HttpBody>, ApiError>> {
@@ -113,41 +110,38 @@ impl HttpCalls for NoRun {
     }
 }
 
-#[async_trait]
 impl ToolCalls for NoRun {
-    async fn tool_detail(&mut self, _: String) -> Result<ToolDetail, ApiError> {
-        Err(not_a_run())
+    fn tool_detail(&mut self, _: String) -> BoxFuture<'_, Result<ToolDetail, ApiError>> {
+        Box::pin(async { Err(not_a_run()) })
     }
 
-    async fn tool_call(&mut self, _: ToolRequest) -> Result<ToolOutput, ApiError> {
-        Err(not_a_run())
+    fn tool_call(&mut self, _: ToolRequest) -> BoxFuture<'_, Result<ToolOutput, ApiError>> {
+        Box::pin(async { Err(not_a_run()) })
     }
 
-    async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>> {
-        calls.iter().map(|_| Err(not_a_run())).collect()
+    fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> BoxFuture<'_, Vec<Result<ToolOutput, ApiError>>> {
+        Box::pin(async move { calls.iter().map(|_| Err(not_a_run())).collect() })
     }
 }
 
-#[async_trait]
 impl TimeCalls for NoRun {
-    async fn now(&mut self) -> Timestamp {
-        0
+    fn now(&mut self) -> BoxFuture<'_, Timestamp> {
+        Box::pin(async { 0 })
     }
 
-    async fn sleep_until(&mut self, _: Timestamp) -> Result<(), ApiError> {
-        Err(not_a_run())
+    fn sleep_until(&mut self, _: Timestamp) -> BoxFuture<'_, Result<(), ApiError>> {
+        Box::pin(async { Err(not_a_run()) })
     }
 
     /// The time does not pass here, so who waits for it is given up.
-    async fn wait_until(&mut self, _: u64) {
-        std::future::pending().await
+    fn wait_until(&mut self, _: u64) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
     }
 }
 
-#[async_trait]
 impl Refusals for NoRun {
-    async fn refuse(&mut self, _: Interface, _: &'static str) -> ApiError {
-        not_a_run()
+    fn refuse(&mut self, _: Interface, _: &'static str) -> BoxFuture<'_, ApiError> {
+        Box::pin(async { not_a_run() })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Search with embedding and rerank models.
 
 use super::*;
+use futures_util::future::BoxFuture;
 
 /// Knows animals from food, in two languages, without a common word.
 struct Meaning {
@@ -16,40 +17,48 @@ impl Meaning {
     }
 }
 
-#[async_trait]
 impl Embedder for Meaning {
     fn name(&self) -> String {
         self.name.clone()
     }
 
-    async fn embed(&self, texts: &[String], _: Instant) -> Result<Vec<Vec<f32>>, ApiError> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(error) = self.fails.lock().clone() {
-            return Err(error);
-        }
-        let of = |text: &String| {
-            let mut vector = vec![0.01; self.dimensions];
-            let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
-            vector[0] = if has(&["cat", "dog", "Tier"]) { 1.0 } else { 0.0 };
-            vector[1] = if has(&["bread", "soup", "Essen"]) { 1.0 } else { 0.0 };
-            vector
-        };
-        Ok(texts.iter().map(of).collect())
+    fn embed<'a>(&'a self, texts: &'a [String], _: Instant) -> BoxFuture<'a, Result<Vec<Vec<f32>>, ApiError>> {
+        Box::pin(async move {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            if let Some(error) = self.fails.lock().clone() {
+                return Err(error);
+            }
+            let of = |text: &String| {
+                let mut vector = vec![0.01; self.dimensions];
+                let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+                vector[0] = if has(&["cat", "dog", "Tier"]) { 1.0 } else { 0.0 };
+                vector[1] = if has(&["bread", "soup", "Essen"]) { 1.0 } else { 0.0 };
+                vector
+            };
+            Ok(texts.iter().map(of).collect())
+        })
     }
 }
 
 struct Backward;
 
-#[async_trait]
 impl Reranker for Backward {
-    async fn rerank(&self, query: &str, documents: &[String], _: Option<u32>, _: Instant) -> Result<Vec<RerankHit>, ApiError> {
-        let hit = |index: u32, score| RerankHit { index, score };
-        match query {
-            "fail cat" => Err(ApiError::new(ErrorCode::RuntimeError, "no")),
-            "lie cat" => Ok(vec![hit(99, 1.0), hit(0, f64::NAN), hit(1, 0.5), hit(1, 0.4)]),
-            "nothing cat" => Ok(vec![]),
-            _ => Ok((0..documents.len() as u32).map(|index| hit(index, f64::from(index))).collect()),
-        }
+    fn rerank<'a>(
+        &'a self,
+        query: &'a str,
+        documents: &'a [String],
+        _: Option<u32>,
+        _: Instant,
+    ) -> BoxFuture<'a, Result<Vec<RerankHit>, ApiError>> {
+        Box::pin(async move {
+            let hit = |index: u32, score| RerankHit { index, score };
+            match query {
+                "fail cat" => Err(ApiError::new(ErrorCode::RuntimeError, "no")),
+                "lie cat" => Ok(vec![hit(99, 1.0), hit(0, f64::NAN), hit(1, 0.5), hit(1, 0.4)]),
+                "nothing cat" => Ok(vec![]),
+                _ => Ok((0..documents.len() as u32).map(|index| hit(index, f64::from(index))).collect()),
+            }
+        })
     }
 }
 
@@ -179,16 +188,17 @@ async fn a_rerank_model_decides_the_order_if_it_answers_sensibly() {
 #[tokio::test]
 async fn a_model_that_hangs_leaves_time_for_an_answer_and_the_deadline_holds() {
     struct Hangs;
-    #[async_trait]
     impl Embedder for Hangs {
         fn name(&self) -> String {
             "hangs".into()
         }
-        async fn embed(&self, texts: &[String], _: Instant) -> Result<Vec<Vec<f32>>, ApiError> {
-            if texts[0].starts_with("query") {
-                std::future::pending::<()>().await;
-            }
-            Ok(texts.iter().map(|_| vec![1.0]).collect())
+        fn embed<'a>(&'a self, texts: &'a [String], _: Instant) -> BoxFuture<'a, Result<Vec<Vec<f32>>, ApiError>> {
+            Box::pin(async move {
+                if texts[0].starts_with("query") {
+                    std::future::pending::<()>().await;
+                }
+                Ok(texts.iter().map(|_| vec![1.0]).collect())
+            })
         }
     }
     let f = Fixture::with(Services { embedder: Some(Arc::new(Hangs)), reranker: None });

@@ -1,6 +1,7 @@
 //! Messages of Anthropic and Responses of OpenAI: streams as the providers document them (`wire`), and the requests.
 
 use agent_host_protocol::message::ToolCall;
+use futures_util::future::BoxFuture;
 
 use super::*;
 
@@ -23,10 +24,9 @@ pub(super) async fn recorded(wire: &'static str) -> Server {
 /// A picture of the run.
 pub(super) struct OnePicture;
 
-#[async_trait]
 impl ArtifactSource for OnePicture {
-    async fn content(&self, _: &ArtifactRef, _: usize) -> Result<ArtifactContent, ApiError> {
-        Ok(ArtifactContent { media_type: "image/png".into(), bytes: b"png".to_vec().into() })
+    fn content<'a>(&'a self, _: &'a ArtifactRef, _: usize) -> BoxFuture<'a, Result<ArtifactContent, ApiError>> {
+        Box::pin(async move { Ok(ArtifactContent { media_type: "image/png".into(), bytes: b"png".to_vec().into() }) })
     }
 }
 
