@@ -172,11 +172,11 @@ struct NoHost;
 
 impl Transport for NoHost {
     fn register(&self, _: Value) -> BoxFuture<'_, Result<Registered, TransportError>> {
-        Box::pin(async move { Err(TransportError("a harness that is examined has no host".to_owned())) })
+        Box::pin(async { Err(TransportError("a harness that is examined has no host".to_owned())) })
     }
 
     fn send<'a>(&'a self, _: Request<'a>) -> BoxFuture<'a, Result<Answer, TransportError>> {
-        Box::pin(async move { Err(TransportError("a harness that is examined has no host".to_owned())) })
+        Box::pin(async { Err(TransportError("a harness that is examined has no host".to_owned())) })
     }
 
     fn base_url(&self) -> &str {

@@ -200,7 +200,7 @@ impl ModelCalls for RunCalls {
     }
 
     fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> BoxFuture<'_, Result<u64, ApiError>> {
-        Box::pin(async move { self.count_tokens(model_id, CountedInput::Messages(messages)).await })
+        Box::pin(self.count_tokens(model_id, CountedInput::Messages(messages)))
     }
 }
 

@@ -73,17 +73,17 @@ impl Neighbours for NoNeighbours {
     }
 
     fn await_runner<'a>(&'a self, _: &'a RunnerId) -> BoxFuture<'a, Result<(), HostError>> {
-        Box::pin(async move { Ok(()) })
+        Box::pin(async { Ok(()) })
     }
 
     fn start_child<'a>(&'a self, _: &'a Arc<Execution>, _: &'a Event, _: ChildRequest) -> BoxFuture<'a, Result<RunId, ApiError>> {
-        Box::pin(async move { Err(ApiError::new(ErrorCode::RuntimeError, "there is no host to start runs in")) })
+        Box::pin(async { Err(ApiError::new(ErrorCode::RuntimeError, "there is no host to start runs in")) })
     }
 
     fn report_end(&self, _: &Arc<Execution>, _: RunId) {}
 
     fn cancel(&self, _: RunId, _: String) -> BoxFuture<'_, Result<(), HostError>> {
-        Box::pin(async move { Err(HostError::Unavailable("there is no host to cancel runs in".to_owned())) })
+        Box::pin(async { Err(HostError::Unavailable("there is no host to cancel runs in".to_owned())) })
     }
 
     fn take_waiting(&self, _: &ConversationKey, _: usize, _: &(dyn Fn(u64) -> bool + Sync)) -> Vec<Box<dyn WaitingRun>> {

@@ -35,7 +35,7 @@ impl Neighbours for IntakeOfCell {
     }
 
     fn await_runner<'a>(&'a self, id: &'a RunnerId) -> BoxFuture<'a, Result<(), HostError>> {
-        Box::pin(async move { IntakeOfCell::await_runner(self, id, self.runner_deadline()).await })
+        Box::pin(IntakeOfCell::await_runner(self, id, self.runner_deadline()))
     }
 
     fn start_child<'a>(
