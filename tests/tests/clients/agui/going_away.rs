@@ -14,7 +14,7 @@ use crate::agui::support::{Host, View, config, input, is_terminal, lines_of, sou
 /// Clients that do not read, and how much there is for each to read.
 const DEAF: usize = 4;
 const PIECES: usize = 900;
-const QUICK: &str = "http_slow_reader_ms = 1500\nresults_per_second = 1000000\nresults_burst = 1000000\n\
+const QUICK: &str = "http_slow_reader_ms = 6000\nresults_per_second = 1000000\nresults_burst = 1000000\n\
                      host_calls_per_second = 1000000\nhost_calls_burst = 1000000";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -83,7 +83,7 @@ async fn a_client_that_never_reads_holds_nobody_up() {
         assert_eq!(View::of(&again).texts("assistant").len(), PIECES);
     }
     // The connections were closed to free their memory.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
     for mut stream in deaf {
         let mut read = Vec::new();
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut read)).await.expect("it ends");
