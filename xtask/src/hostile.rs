@@ -191,8 +191,11 @@ mod tests {
     fn what_did_not_run_has_failed() {
         let families = families(EXAMPLE);
         let all = ["hostile::loops", "waits", "disk::full", "writer::tests::slow"];
-        let ran =
-            |names: &[&str]| Outcomes { tests: names.iter().map(|name| ((*name).to_owned(), true)).collect(), succeeded: true };
+        let ran = |names: &[&str]| Outcomes {
+            tests: names.iter().map(|name| ((*name).to_owned(), true)).collect(),
+            succeeded: true,
+            ..Outcomes::default()
+        };
         let code = |outcomes: &Outcomes| format!("{:?}", report(&families, outcomes));
         assert_eq!(code(&ran(&all)), format!("{:?}", ExitCode::SUCCESS));
         assert_eq!(code(&ran(&all[1..])), format!("{:?}", ExitCode::FAILURE));

@@ -19,13 +19,16 @@ pub(crate) const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_G
 
 /// Without output for so long, the tests are stopped: one of them waits for what never comes. The slowest test takes two minutes.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
-/// Failed tests that are run once more, alone. Some measure time, and fail on a machine that others use; what breaks more than these is
-/// a matter of the code.
+/// Number of failed tests that are run once more, alone. Some tests measure time, and fail on a busy machine; a change that breaks more
+/// than these is wrong.
 const AT_MOST_AGAIN: usize = 3;
 
 /// Check formatting, run clippy, check the dependencies, build the site of the documents and run every test, the end-to-end ones with real components included
 #[derive(Debug, Args)]
-#[command(after_help = "The last line is `N passed, N failed`. With FILTER, only tests are run.")]
+#[command(
+    after_help = "The last line is `N passed, N failed`. With FILTER, only tests are run. Up to three failed tests are run once more, alone: some \
+                  measure time, and fail on a busy machine. A warning names those that pass then."
+)]
 pub(crate) struct Test {
     /// Parts of names of tests
     filter: Vec<String>,
@@ -63,24 +66,24 @@ impl Test {
     fn test(&self, workspace: &Workspace, failures: &mut Vec<String>) -> anyhow::Result<Summary> {
         let run = |arguments: &[&str]| watch(tests(workspace).arg("--").args(arguments), io::stdout().lock(), SILENCE);
         let filter: Vec<_> = self.filter.iter().map(String::as_str).collect();
-        let mut end = run(&filter)?;
-        let again = end.to_try_again();
+        let mut outcomes = run(&filter)?;
+        let again = outcomes.to_try_again();
         if !again.is_empty() {
             eprintln!("Failed tests are run once more, alone: {}", again.join(", "));
             let names: Vec<_> = again.iter().map(String::as_str).collect();
             let second = run(&[["--exact", "--test-threads=1"].as_slice(), &names].concat())?;
-            for name in end.settle(&again, &second) {
+            for name in outcomes.settle(&again, &second) {
                 eprintln!("warning: {name} failed beside others and passed alone: it is not steady, and to be mended");
             }
         }
-        if end.hung {
+        if outcomes.hung {
             failures.push(stopped());
-        } else if end.summary.failed > 0 {
+        } else if outcomes.summary.failed > 0 {
             failures.push("some tests failed: see above".to_owned());
-        } else if !end.succeeded {
+        } else if !outcomes.succeeded {
             failures.push("the tests could not all be built or run to their end: see above".to_owned());
         }
-        Ok(end.summary)
+        Ok(outcomes.summary)
     }
 }
 
@@ -134,24 +137,6 @@ fn stopped() -> String {
     )
 }
 
-/// The outcome of each test, by its name with modules.
-#[derive(Debug)]
-pub(crate) struct Outcomes {
-    pub(crate) tests: Vec<(String, bool)>,
-    pub(crate) succeeded: bool,
-}
-
-impl Outcomes {
-    /// Runs `cargo test` to its end, with its output passed on.
-    pub(crate) fn of(command: &mut Command) -> anyhow::Result<Self> {
-        let TestEnd { tests, succeeded, hung, .. } = watch(command, io::stdout().lock(), SILENCE)?;
-        if hung {
-            eprintln!("{}", stopped());
-        }
-        Ok(Self { tests, succeeded })
-    }
-}
-
 /// The outcome that a line of output says: `test NAME ... ok`.
 fn outcome(line: &str) -> Option<(String, bool)> {
     let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
@@ -162,19 +147,28 @@ fn outcome(line: &str) -> Option<(String, bool)> {
     }
 }
 
-/// The end of `cargo test`.
-#[derive(Debug, PartialEq, Eq)]
-struct TestEnd {
-    summary: Summary,
+/// The outcomes of `cargo test`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcomes {
+    pub(crate) summary: Summary,
     /// The outcome of each test, by its name with modules.
-    tests: Vec<(String, bool)>,
-    succeeded: bool,
+    pub(crate) tests: Vec<(String, bool)>,
+    pub(crate) succeeded: bool,
     /// True if it was stopped after a long silence.
-    hung: bool,
+    pub(crate) hung: bool,
 }
 
-impl TestEnd {
-    /// The failed tests, if a second try can tell whether they fail by themselves: some few, in binaries that all came to their end.
+impl Outcomes {
+    /// Runs `cargo test` to its end, with its output passed on.
+    pub(crate) fn of(command: &mut Command) -> anyhow::Result<Self> {
+        let outcomes = watch(command, io::stdout().lock(), SILENCE)?;
+        if outcomes.hung {
+            eprintln!("{}", stopped());
+        }
+        Ok(outcomes)
+    }
+
+    /// The failed tests, if a second try can tell whether they fail by themselves: some few, in binaries that all came to their outcomes.
     fn to_try_again(&self) -> Vec<String> {
         let failed: Vec<_> = self.tests.iter().filter(|(_, passed)| !passed).map(|(name, _)| name.clone()).collect();
         let all_known = failed.len() as u64 == self.summary.failed && self.summary.begun == self.summary.ended;
@@ -194,7 +188,7 @@ impl TestEnd {
 }
 
 /// Runs `cargo test`, passes its output on, and adds up what it says. After a silence of `patience` it is killed with the tests.
-fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyhow::Result<TestEnd> {
+fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyhow::Result<Outcomes> {
     process::announce(command);
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
     let (mut summary, mut tests, mut hung) = (Summary::default(), Vec::new(), false);
@@ -221,7 +215,7 @@ fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyh
             }
         }
     }
-    Ok(TestEnd { summary, tests, succeeded: child.wait()?.success() && !hung, hung })
+    Ok(Outcomes { summary, tests, succeeded: child.wait()?.success() && !hung, hung })
 }
 
 /// Kills a process and all that it has started, where the system lists them.
@@ -243,7 +237,7 @@ fn kill_all(child: &mut Child) {
 
 /// The numbers of passed and failed tests, in all test binaries together.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Summary {
+pub(crate) struct Summary {
     passed: u64,
     failed: u64,
     /// Test binaries that have begun, and that have said their result.
@@ -303,12 +297,12 @@ mod tests {
     fn the_outcome_of_each_test_is_read() {
         let say =
             "echo 'test a::b ... ok'; echo 'test c ... FAILED'; echo 'test d ... ignored'; echo 'test result: ok. 1 passed'";
-        let end = watch(Command::new("sh").args(["-c", say]), io::sink(), SILENCE).unwrap();
-        assert_eq!(end.tests, [("a::b".to_owned(), true), ("c".to_owned(), false)]);
+        let outcomes = watch(Command::new("sh").args(["-c", say]), io::sink(), SILENCE).unwrap();
+        assert_eq!(outcomes.tests, [("a::b".to_owned(), true), ("c".to_owned(), false)]);
     }
 
-    /// The end of tests that say this.
-    fn end_of(lines: &[&str], code: u8) -> TestEnd {
+    /// The outcomes of tests that say this.
+    fn outcomes_of(lines: &[&str], code: u8) -> Outcomes {
         let say =
             format!("printf '%s\\n' {}; exit {code}", lines.iter().map(|line| format!("'{line}'")).collect::<Vec<_>>().join(" "));
         watch(Command::new("sh").args(["-c", &say]), io::sink(), SILENCE).unwrap()
@@ -323,25 +317,28 @@ mod tests {
             "test c ... FAILED",
             "test result: FAILED. 1 passed; 2 failed",
         ];
-        let mut end = end_of(&lines, 101);
-        let again = end.to_try_again();
+        let mut outcomes = outcomes_of(&lines, 101);
+        let again = outcomes.to_try_again();
         assert_eq!(again, ["b", "c"]);
-        let second =
-            end_of(&["running 2 tests", "test b ... ok", "test c ... FAILED", "test result: FAILED. 1 passed; 1 failed"], 101);
-        assert_eq!(end.settle(&again, &second), ["b"]);
-        assert_eq!((end.summary.to_string().as_str(), end.succeeded), ("2 passed, 1 failed", false));
+        let second = outcomes_of(
+            &["running 2 tests", "test b ... ok", "test c ... FAILED", "test result: FAILED. 1 passed; 1 failed"],
+            101,
+        );
+        assert_eq!(outcomes.settle(&again, &second), ["b"]);
+        assert_eq!((outcomes.summary.to_string().as_str(), outcomes.succeeded), ("2 passed, 1 failed", false));
 
         // A test that another binary has too fails if one of them does, and one that is not run again has not passed.
-        let mut end = end_of(&lines, 101);
+        let mut outcomes = outcomes_of(&lines, 101);
         assert!(
-            end.settle(&again, &end_of(&["running 1 test", "test b ... ok", "running 1 test", "test b ... FAILED"], 101))
+            outcomes
+                .settle(&again, &outcomes_of(&["running 1 test", "test b ... ok", "running 1 test", "test b ... FAILED"], 101))
                 .is_empty()
         );
-        assert_eq!(end.summary.to_string(), "1 passed, 2 failed");
+        assert_eq!(outcomes.summary.to_string(), "1 passed, 2 failed");
 
-        let mut end = end_of(&lines, 101);
-        assert_eq!(end.settle(&again, &end_of(&["running 2 tests", "test b ... ok", "test c ... ok"], 0)), ["b", "c"]);
-        assert_eq!((end.summary.to_string().as_str(), end.succeeded), ("3 passed, 0 failed", true));
+        let mut outcomes = outcomes_of(&lines, 101);
+        assert_eq!(outcomes.settle(&again, &outcomes_of(&["running 2 tests", "test b ... ok", "test c ... ok"], 0)), ["b", "c"]);
+        assert_eq!((outcomes.summary.to_string().as_str(), outcomes.succeeded), ("3 passed, 0 failed", true));
     }
 
     #[test]
@@ -353,12 +350,14 @@ mod tests {
             "running 9 tests",
             "test b ... ok",
         ];
-        assert!(end_of(&died, 101).to_try_again().is_empty(), "a binary that died is a failure that no second try mends");
+        assert!(outcomes_of(&died, 101).to_try_again().is_empty(), "a binary that died is a failure that no second try mends");
         let mut many: Vec<_> = (0..=AT_MOST_AGAIN).map(|number| format!("test t{number} ... FAILED")).collect();
         many.push(format!("test result: FAILED. 0 passed; {} failed", many.len()));
         let many: Vec<_> = std::iter::once("running 9 tests").chain(many.iter().map(String::as_str)).collect();
-        assert!(end_of(&many, 101).to_try_again().is_empty(), "what breaks many tests is no matter of the hour");
-        assert!(end_of(&["running 1 test", "test a ... ok", "test result: ok. 1 passed; 0 failed"], 0).to_try_again().is_empty());
+        assert!(outcomes_of(&many, 101).to_try_again().is_empty(), "what breaks many tests is no matter of the hour");
+        assert!(
+            outcomes_of(&["running 1 test", "test a ... ok", "test result: ok. 1 passed; 0 failed"], 0).to_try_again().is_empty()
+        );
     }
 
     #[test]
@@ -367,7 +366,7 @@ mod tests {
         let mut passed_on = Vec::new();
         let watched = watch(Command::new("sh").args(["-c", say]), &mut passed_on, SILENCE).unwrap();
         let summary = Summary { passed: 2, failed: 0, begun: 0, ended: 1 };
-        assert_eq!(watched, TestEnd { summary, tests: Vec::new(), succeeded: false, hung: false });
+        assert_eq!(watched, Outcomes { summary, tests: Vec::new(), succeeded: false, hung: false });
         assert_eq!(passed_on, b"test result: ok. 2 passed; 0 failed; 0 ignored\n\xff\n");
     }
 
@@ -380,7 +379,7 @@ mod tests {
         let mut passed_on = Vec::new();
         let watched = watch(Command::new("sh").args(["-c", &say]), &mut passed_on, Duration::from_millis(300)).unwrap();
         let summary = Summary { passed: 1, failed: 0, begun: 0, ended: 1 };
-        assert_eq!(watched, TestEnd { summary, tests: Vec::new(), succeeded: false, hung: true });
+        assert_eq!(watched, Outcomes { summary, tests: Vec::new(), succeeded: false, hung: true });
         thread::sleep(Duration::from_secs(3));
         assert!(!file.exists());
     }

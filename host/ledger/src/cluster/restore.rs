@@ -142,15 +142,12 @@ impl CopyPlace<'_> {
         let mut copy = NewCopy::begin(&self.options.dir, self.seed, self.files)?;
         let mut rows = 0u64;
         for piece in 0..snapshot.pieces {
-            let params = [Param::Int(PARTITION), Param::number(snapshot.batch), Param::number(piece)];
-            let found = session.query_again(PIECE, &params)?;
-            let content = match content(found.first(), piece, self.storage) {
-                Ok(content) => content,
-                Err(refusal @ Refusal::Unreadable(_)) => {
-                    self.forget_damaged(session, snapshot, piece)?;
-                    return Err(refusal);
+            let content = match self.piece(session, snapshot, piece) {
+                Err(Refusal::Unreadable(reason)) => {
+                    self.look_at(session, snapshot, piece + 1)?;
+                    return Err(Refusal::Unreadable(reason));
                 }
-                Err(refusal) => return Err(refusal),
+                read => read?,
             };
             let malformed = || Refusal::Unreadable(format!("piece {piece} holds something that is no row"));
             let (table, of_piece) = read_piece(&content).filter(|(table, _)| *table != Table::Meta).ok_or_else(malformed)?;
@@ -163,19 +160,25 @@ impl CopyPlace<'_> {
         Ok(copy.finish(snapshot.batch, snapshot.epoch)?)
     }
 
-    /// Removes the rows of pieces from `first` on that the object store has lost or changed: a host that makes a snapshot looks at the rows
-    /// alone, and sends those again. The database finds by itself what it has changed.
-    fn forget_damaged(&self, session: &mut Session, snapshot: &SnapshotStatus, first: u64) -> Result<(), Refusal> {
-        let Some(storage) = self.storage else { return Ok(()) };
-        for piece in first..snapshot.pieces {
-            let params = [Param::Int(PARTITION), Param::number(snapshot.batch), Param::number(piece)];
-            let found = session.query_again(PIECE, &params)?;
-            match content(found.first(), piece, Some(storage)) {
-                Ok(_) => {}
-                Err(Refusal::Unreadable(_)) => {
-                    let digest = found.first().map(|row| row.bytes(0)).unwrap_or_default();
-                    session.query_again(FORGET, &[Param::Bytes(&digest)])?;
-                }
+    /// The content of a piece. The row of one that the object store has lost or changed is removed: a host that makes a snapshot sends the
+    /// pieces that have no row. The database finds by itself what it has changed.
+    fn piece(&self, session: &mut Session, snapshot: &SnapshotStatus, piece: u64) -> Result<bytes::Bytes, Refusal> {
+        let params = [Param::Int(PARTITION), Param::number(snapshot.batch), Param::number(piece)];
+        let found = session.query_again(PIECE, &params)?;
+        let content = content(found.first(), piece, self.storage);
+        if let (Err(Refusal::Unreadable(_)), Some(_), Some(row)) = (&content, self.storage, found.first()) {
+            session.query_again(FORGET, &[Param::Bytes(&row.bytes(0))])?;
+        }
+        content
+    }
+
+    /// Looks at the pieces of a snapshot in the object store that cannot be taken over any more, from `first` on, so that all that are damaged
+    /// are sent again at once.
+    fn look_at(&self, session: &mut Session, snapshot: &SnapshotStatus, first: u64) -> Result<(), Refusal> {
+        let pieces = if self.storage.is_some() { first..snapshot.pieces } else { 0..0 };
+        for piece in pieces {
+            match self.piece(session, snapshot, piece) {
+                Ok(_) | Err(Refusal::Unreadable(_)) => {}
                 Err(refusal) => return Err(refusal),
             }
         }

@@ -79,6 +79,22 @@ async fn the_database_has_no_contents_and_a_host_without_files_has_all() {
     is_whole(fresh.path());
 }
 
+/// The host with this copy makes two snapshots, and one without files begins from them.
+async fn new_snapshots_are_taken_over(copy: &Path, database: &str) {
+    let url = shared().url(database);
+    let host = Standby::join(eager(copy), &member(&url, "a:1")).unwrap();
+    let ledger = host.activate(|| false, |_| ()).unwrap().unwrap();
+    until_trimmed(&ledger, &url, database).await;
+    until_trimmed(&ledger, &url, database).await;
+    let before = exported(&ledger);
+    ledger.close().await.unwrap();
+    let fresh = tempfile::tempdir().unwrap();
+    let ledger = active(fresh.path(), &url, "c:1");
+    assert_eq!(exported(&ledger), before);
+    ledger.close().await.unwrap();
+    is_whole(fresh.path());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_piece_that_the_store_has_lost_or_changed_is_refused_and_sent_again() {
     let [store, dir] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
@@ -93,32 +109,13 @@ async fn a_piece_that_the_store_has_lost_or_changed_is_refused_and_sent_again() 
     let error = refused(lost.path(), &member(&url, "b:1"));
     assert!(matches!(error, ClusterError::NoSnapshot { .. }) && error.to_string().contains("has no content"), "{error}");
     // A host that has a copy makes new snapshots, and sends what is gone.
-    let host = Standby::join(eager(dir.path()), &member(&url, "a:1")).unwrap();
-    let ledger = host.activate(|| false, |_| ()).unwrap().unwrap();
-    until_trimmed(&ledger, &url, &database).await;
-    until_trimmed(&ledger, &url, &database).await;
-    let before = exported(&ledger);
-    ledger.close().await.unwrap();
-    let fresh = tempfile::tempdir().unwrap();
-    let ledger = active(fresh.path(), &url, "c:1");
-    assert_eq!(exported(&ledger), before);
-    ledger.close().await.unwrap();
-    is_whole(fresh.path());
+    new_snapshots_are_taken_over(dir.path(), &database).await;
     // Other bytes are no rows of a copy.
     objects(store.path(), "pieces").iter().for_each(|file| fs::write(file, b"other").unwrap());
     let error = refused(lost.path(), &member(&url, "b:1"));
     assert!(matches!(error, ClusterError::NoSnapshot { .. }) && error.to_string().contains("has another content"), "{error}");
-    // Whoever could not read them has said so: they are sent again, where a host has a copy.
-    let host = Standby::join(eager(dir.path()), &member(&url, "a:1")).unwrap();
-    let ledger = host.activate(|| false, |_| ()).unwrap().unwrap();
-    until_trimmed(&ledger, &url, &database).await;
-    until_trimmed(&ledger, &url, &database).await;
-    let before = exported(&ledger);
-    ledger.close().await.unwrap();
-    let ledger = active(lost.path(), &url, "b:1");
-    assert_eq!(exported(&ledger), before);
-    ledger.close().await.unwrap();
-    is_whole(lost.path());
+    // The refused host has removed their rows: they are sent again.
+    new_snapshots_are_taken_over(dir.path(), &database).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,8 @@
 //! Search with embedding and rerank models.
 
-use super::*;
 use futures_util::future::BoxFuture;
+
+use super::*;
 
 /// Knows animals from food, in two languages, without a common word.
 struct Meaning {

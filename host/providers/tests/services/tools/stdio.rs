@@ -245,7 +245,7 @@ async fn a_flood_does_not_fill_the_memory_or_stall_other_servers() {
         let mut alone = tokio::process::Command::new(std::env::current_exe().unwrap());
         let output = alone.args(["--exact", name]).env(ALONE, "1").kill_on_drop(true).output().await.unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        assert!(output.status.success() && said.contains("1 passed"), "{said:?}");
         return;
     }
     let tools = start(&[config("flood", ""), config("calm", "")]).await;
