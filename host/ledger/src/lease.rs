@@ -13,7 +13,8 @@ use crate::error::LedgerError;
 /// and what has begun needs some time to end.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// Called once, with the reason for which the lease is over.
+/// Called once, with the reason for which the lease is over, before anybody is told so: a hook that ends the process leaves no call an answer.
+/// It must not use the ledger.
 type EndHook = Box<dyn FnOnce(&str) + Send>;
 
 /// See the module.
@@ -77,11 +78,8 @@ impl Lease {
     pub(crate) fn take(&self, epoch: u64, hook: EndHook) {
         self.epoch.store(epoch, Ordering::Release);
         let mut ended = self.ended.lock();
-        match ended.reason.clone() {
-            Some(reason) => {
-                drop(ended);
-                hook(&reason);
-            }
+        match &ended.reason {
+            Some(reason) => hook(reason),
             None => ended.hook = Some(hook),
         }
     }
@@ -118,15 +116,13 @@ impl Lease {
 
     /// The host does not own the ledger any more. The first reason counts.
     pub(crate) fn end(&self, reason: &str) {
-        let hook = {
-            let mut ended = self.ended.lock();
-            if ended.reason.is_some() {
-                return;
-            }
-            ended.reason = Some(reason.to_owned());
-            ended.hook.take()
-        };
-        if let Some(hook) = hook {
+        let mut ended = self.ended.lock();
+        if ended.reason.is_some() {
+            return;
+        }
+        ended.reason = Some(reason.to_owned());
+        // Under the lock, on which everybody waits who asks whether the host may act.
+        if let Some(hook) = ended.hook.take() {
             hook(reason);
         }
     }
@@ -159,6 +155,31 @@ mod tests {
         lease.end("again");
         assert!(lease.check().unwrap_err().to_string().contains("has not renewed"));
         assert_eq!((calls.load(Ordering::Relaxed), lease.epoch()), (1, 3));
+    }
+
+    #[test]
+    fn nobody_is_told_before_the_hook_is_done() {
+        let lease = Arc::new(Lease::new(Duration::from_secs(10)));
+        lease.renew(now_ms());
+        let (began, has_begun) = std::sync::mpsc::channel();
+        let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+        lease.take(
+            1,
+            Box::new(move |_| {
+                began.send(()).unwrap();
+                may_go_on.recv().unwrap();
+            }),
+        );
+        let ending = Arc::clone(&lease);
+        let ending = std::thread::spawn(move || ending.end("taken over"));
+        has_begun.recv().unwrap();
+        let (told, is_told) = std::sync::mpsc::channel();
+        let asking = std::thread::spawn(move || told.send(lease.check().is_err()).unwrap());
+        assert!(is_told.recv_timeout(Duration::from_millis(50)).is_err());
+        go_on.send(()).unwrap();
+        assert!(is_told.recv().unwrap());
+        ending.join().unwrap();
+        asking.join().unwrap();
     }
 
     #[test]

@@ -40,8 +40,9 @@ pub(crate) struct Memory {
     conversations: Recent<ConversationKey, ConversationFacts>,
     /// The number of the last turn of each conversation.
     turns: Recent<ConversationKey, u64>,
-    /// False where rows in memory may have turns that `turns` does not know.
-    knows_new_turns: bool,
+    /// The last batch that was there before this memory. While redb lacks it, rows that it lacks may have turns that `turns` does not know.
+    /// `None` once redb has it.
+    before: Option<u64>,
     pub(crate) event_ids: Ids,
     pub(crate) run_ids: Ids,
     /// The usage of the scopes and areas that were written last, by the key of their row.
@@ -112,7 +113,7 @@ impl Memory {
             next_conversation_no: conversation.map_or(1, |last| last + 1),
             conversations: Recent::new(CONVERSATIONS),
             turns: Recent::new(TURNS),
-            knows_new_turns: true,
+            before: Some(reader.last_batch()),
             event_ids: Ids::load(Table::EventIds, reader)?,
             run_ids: Ids::load(Table::RunIds, reader)?,
             usages: Recent::new(USAGES),
@@ -120,11 +121,6 @@ impl Memory {
             shared_parts: Recent::new(SHARED_PARTS),
             leaving: Vec::new(),
         })
-    }
-
-    /// The same after a batch that could not be written: redb does not have all rows then.
-    pub(crate) fn reload(reader: &Reader) -> Result<Self, LedgerError> {
-        Ok(Self { knows_new_turns: false, ..Self::load(reader)? })
     }
 
     /// Brings back a run that has not ended and is not in memory: one that was parked by an earlier batch.
@@ -160,7 +156,12 @@ impl Memory {
     /// Reads the number of the last turn of a conversation.
     pub(crate) fn load_turns(&mut self, key: &ConversationKey, reader: &Reader) -> Result<(), LedgerError> {
         if self.turns.get(key).is_none() {
-            let runs = if self.knows_new_turns { ListedRuns::Merged } else { ListedRuns::All };
+            if let Some(before) = self.before
+                && reader.merged_batch()? >= before
+            {
+                self.before = None;
+            }
+            let runs = if self.before.is_none() { ListedRuns::Merged } else { ListedRuns::All };
             let last = reader.last_turn(key, runs)?;
             self.turns.insert(key.clone(), last);
         }

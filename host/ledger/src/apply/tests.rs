@@ -150,7 +150,7 @@ fn an_id_from_outside_is_not_taken_twice() {
     for _ in 0..2 {
         assert!(matches!(ledger.accept(again(&first)), Err(LedgerError::Invalid(_))));
         assert!(matches!(ledger.accept(same_run(&first)), Err(LedgerError::Invalid(_))));
-        ledger.memory = Memory::reload(&ledger.reader()).unwrap();
+        ledger.memory = Memory::load(&ledger.reader()).unwrap();
     }
     assert!(matches!(ledger.accept(accept("c")), Ok(AcceptAnswer::New { event_no: 2, first_run_no: 2, .. })));
 }

@@ -255,8 +255,8 @@ impl Standby {
         let failing = self.opening.failing();
         let hook = move |reason: &str| {
             tracing::error!(reason, "this host does not hold the ledger any more");
-            failing(reason);
             on_lost(reason);
+            failing(reason);
         };
         let lease = Arc::clone(self.member.lease());
         lease.take(epoch, Box::new(hook));

@@ -9,8 +9,8 @@ use crate::{
     error::LedgerError,
     record::{EventRecord, Park, RunRecord},
     rows::{
-        ConversationRow, EventRow, Range, RunEnd, StoredEvent, StoredRows, Table, View, count, json, malformed, number, schema,
-        stored_event, stored_events, stored_run,
+        ConversationRow, EventRow, Range, RunEnd, StoredEvent, StoredRows, Table, View, count, json, malformed, meta, number,
+        schema, stored_event, stored_events, stored_run,
     },
 };
 
@@ -36,6 +36,18 @@ impl Reader {
     /// The rows of a table that redb has. The rows in memory are not among them.
     pub(crate) fn merged(&self, table: Table) -> Result<StoredRows, LedgerError> {
         self.view.merged(table)
+    }
+
+    /// Number of the last batch that is read.
+    pub(crate) fn last_batch(&self) -> u64 {
+        self.view.last()
+    }
+
+    /// Number of the last batch that redb has.
+    pub(crate) fn merged_batch(&self) -> Result<u64, LedgerError> {
+        let row = self.merged(Table::Meta)?.get(meta::APPLIED_BATCH)?;
+        let batch = row.and_then(|row| schema::read_number(row.value()));
+        batch.ok_or_else(|| malformed(Table::Meta))
     }
 
     /// A row, if it exists.

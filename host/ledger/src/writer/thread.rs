@@ -208,7 +208,7 @@ impl Writer {
         tracing::error!(%error, "a batch could not be written; nothing of it was");
         self.shared.merge_failure.refused();
         let loaded = loop {
-            match self.store.reader().and_then(|reader| Memory::reload(&reader)) {
+            match self.store.reader().and_then(|reader| Memory::load(&reader)) {
                 // The merging thread ends this: it opens redb, or fails the ledger.
                 Err(LedgerError::Reopening) => std::thread::sleep(REOPENING),
                 loaded => break loaded,

@@ -18,7 +18,7 @@ mod errors;
 mod hosts;
 mod import;
 mod killed;
-mod proxy;
+mod lost_answers;
 mod repair;
 mod snapshots;
 mod storage;

@@ -7,10 +7,10 @@ use agent_host_ledger::{ClusterError, LostBatch, OpenError, Repair, RepairedClus
 use crate::{
     common::{
         postgres::{Postgres, shared},
+        proxy::Proxy,
         *,
     },
     hosts::*,
-    proxy::Proxy,
 };
 
 fn repair(url: &str, dir: &Path, repair: Repair) -> Result<RepairedCluster, OpenError> {
@@ -42,7 +42,7 @@ async fn what_a_promoted_standby_lacks_is_put_back_from_a_copy() {
     let database = cluster(&primary);
     let standby = primary.standby();
     let proxy = Proxy::start(primary.port);
-    let url = proxy.url(&primary, &database);
+    let url = proxy.url(&primary.url(&database));
     let ledger = active(a.path(), &url, "a:1");
     let warm = Warm::start(b.path(), &url, "b:1");
     let mut runs = vec![new_run(&ledger).await.run.run_id];

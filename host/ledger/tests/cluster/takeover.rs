@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{LedgerError, Standby, cluster_status};
+use agent_host_ledger::{AcceptOutcome, Ledger, LedgerError, Options, Standby, cluster_status};
 use serde_json::json;
 
 use crate::{
@@ -117,6 +117,28 @@ async fn a_warm_host_takes_over_at_once_when_the_owner_closes() {
     };
     ledger.submit(end).await.unwrap().await.unwrap();
     assert!(cluster_status(&member(&url, "x").server).unwrap().epoch > status.epoch);
+}
+
+/// The numbers of turns go on where the copy has the rows of the last ones in memory alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_warm_host_goes_on_with_the_numbers_of_turns() {
+    let (dir, other, database) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), cluster(shared()));
+    let url = shared().url(&database);
+    let never_merged = Options { checkpoint_interval: Duration::from_secs(3_600), ..host_options(other.path()) };
+    let ledger = active(dir.path(), &url, "a:1");
+    let warm = Warm::start_with(never_merged, &url, "b:1");
+    let turn = async |ledger: &Ledger| {
+        let event = event();
+        let run = agent_host_protocol::Run { conversation_id: Some("c".into()), ..run_of(&event) };
+        let AcceptOutcome::New { runs, .. } = ledger.accept(accept(event, vec![run])).await.unwrap() else { panic!("repeated") };
+        let begin = agent_host_ledger::RunWrite { changes: vec![start()], ..write(runs[0].run_no) };
+        ledger.submit(begin).await.unwrap().await.unwrap().turn
+    };
+    assert_eq!((turn(&ledger).await, turn(&ledger).await), (Some(1), Some(2)));
+    warm.has(last_batch(shared(), &database));
+    ledger.close().await.unwrap();
+    let ledger = tokio::task::spawn_blocking(|| warm.wait()).await.unwrap();
+    assert_eq!((turn(&ledger).await, turn(&ledger).await), (Some(3), Some(4)));
 }
 
 /// The database does not know the owner any more, as after a pause; the owner does not know that yet.

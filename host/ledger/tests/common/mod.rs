@@ -10,6 +10,8 @@
 
 #[allow(dead_code, unused_imports, reason = "not every test file has a database")]
 pub mod postgres;
+#[allow(dead_code, reason = "not every test file has a network")]
+pub mod proxy;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
