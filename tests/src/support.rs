@@ -255,9 +255,7 @@ impl Host {
     /// Waits for the end of a run.
     pub async fn ended(&self, run: &str) -> EndedRun {
         self.until(run, is_last).await;
-        let ended = EndedRun { run: self.run(run).await, events: self.events(run).await };
-        ended.is_sound();
-        ended
+        EndedRun::new(self.run(run).await, self.events(run).await)
     }
 
     /// Takes steps in a run of their own, to the end.
@@ -267,7 +265,8 @@ impl Host {
     }
 }
 
-fn is_last(event: &Value) -> bool {
+/// True for the last event of a run.
+pub fn is_last(event: &Value) -> bool {
     event["type"] == "run.completed" || event["type"] == "run.failed"
 }
 
@@ -287,8 +286,14 @@ pub struct EndedRun {
 }
 
 impl EndedRun {
-    /// The invariants of every run, whatever happened to its host: events 1 to n, one end, and the right number of
-    /// resumptions.
+    /// A run and all its events, which hold the invariants of every run, whatever happened to its host: events 1 to n, one end, and the
+    /// right number of resumptions.
+    pub fn new(run: Value, events: Vec<Value>) -> Self {
+        let ended = Self { run, events };
+        ended.is_sound();
+        ended
+    }
+
     fn is_sound(&self) {
         let sequences: Vec<_> = self.events.iter().map(|event| event["sequence"].as_u64().unwrap()).collect();
         assert_eq!(sequences, (1..=self.events.len() as u64).collect::<Vec<_>>(), "{self}");

@@ -114,6 +114,7 @@ mod tests {
             "xtask fuzz --guided --seed 1",
             "xtask soak --hours 0",
             "xtask soak --kills some",
+            "xtask soak --faults 0",
             "xtask dist --binary",
         ] {
             assert!(Command::try_parse_from(line.split(' ')).is_err(), "{line}");
@@ -133,7 +134,7 @@ mod tests {
             "xtask fuzz --list",
             "xtask fuzz config html --seconds 5 --guided",
             "xtask soak",
-            "xtask soak --kills 1000 --hours 0.5",
+            "xtask soak --kills 1000 --faults 8 --hours 0.5 --seed 7",
             "xtask deny",
             "xtask dist --binary target/release/agent-host",
         ] {

@@ -17,12 +17,15 @@ use tempfile::TempDir;
 use crate::{
     model::{IN_DOUBT, ModelServer},
     postgres::{PASSWORD, Postgres, free_port},
+    undisturbed::{Counted, agent},
 };
 
 /// A lease that a test can wait for.
 pub const LEASE_MS: u64 = 3_000;
 /// Exit code of a host that lost the ledger.
 pub const LEASE_LOST: i32 = 75;
+/// The file where the tools count.
+const COUNTED: &str = "counted";
 
 /// A process of `agent-host serve` in a cluster.
 pub struct Member {
@@ -92,7 +95,7 @@ impl Member {
         std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap())
     }
 
-    fn terminate(mut self) -> TempDir {
+    pub fn terminate(mut self) -> TempDir {
         self.signal(rustix::process::Signal::TERM);
         let ended = self.child.wait().unwrap();
         assert!(ended.success(), "{ended}: {}", self.log());
@@ -163,17 +166,6 @@ impl Drop for Member {
     }
 }
 
-fn config(model: &ModelServer, counted: &Path) -> String {
-    format!(
-        "[[models]]\nid = \"chat\"\nprovider = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
-         [[mcp_servers]]\nid = \"t\"\ncommand = \"{}\"\nenv = {{ COUNT_FILE = {counted:?} }}\nstart_timeout_ms = 60000\n\
-         [[bindings]]\nid = \"agent\"\nrunner = \"plugin:agent-host/local-agent/default\"\n\
-         resources = {{ tool_names = [\"t__*\"], steering = false }}\nmax_attempts = 100\n",
-        model.url,
-        env!("CARGO_BIN_EXE_mcp-server"),
-    )
-}
-
 pub fn is_over(events: &[Value]) -> bool {
     events.last().is_some_and(|event| event["type"] == "run.completed" || event["type"] == "run.failed")
 }
@@ -229,10 +221,10 @@ async fn an_embedded_ledger_goes_on_in_a_cluster() {
 
 /// A database with a cluster, a model server and a folder for all hosts of a test.
 pub struct World {
-    postgres: Postgres,
+    pub postgres: Postgres,
     pub url: String,
     pub model: ModelServer,
-    _dir: TempDir,
+    dir: TempDir,
     pub config: String,
 }
 
@@ -240,8 +232,13 @@ impl World {
     pub async fn start() -> Self {
         let postgres = Postgres::start();
         let (url, model, dir) = (database(&postgres), ModelServer::start().await, tempfile::tempdir().unwrap());
-        let config = config(&model, &dir.path().join("counted"));
-        Self { postgres, url, model, _dir: dir, config }
+        let config = agent(&model, &dir.path().join(COUNTED));
+        Self { postgres, url, model, dir, config }
+    }
+
+    /// The effects of the tools so far.
+    pub fn counted(&self) -> Counted {
+        Counted::of(&self.dir.path().join(COUNTED))
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     postgres::free_port,
 };
 
-const SECRET: &str = "a-secret-of-tests-0123456789abcdef";
+pub const SECRET: &str = "a-secret-of-tests-0123456789abcdef";
 
 /// A host that forwards, with its listener for hosts at `port`.
 struct ForwardingHost {

@@ -6,12 +6,16 @@ mod model;
 #[path = "../../../host/ledger/tests/common/postgres.rs"]
 #[allow(dead_code, missing_docs, reason = "the tests of the ledger use the rest")]
 mod postgres;
+#[path = "../../../host/ledger/tests/common/proxy.rs"]
+#[allow(dead_code, missing_docs, reason = "the tests of the ledger use the rest")]
+mod proxy;
 
 mod clock;
 mod cluster;
 mod crash;
 mod doubts;
 mod family;
+mod faults;
 mod forwarding;
 mod kills;
 mod outside;
@@ -19,4 +23,5 @@ mod parking;
 mod policies;
 mod replays;
 mod storage;
+mod undisturbed;
 mod versions;

@@ -1,0 +1,180 @@
+//! Clients that send each request to any host, and send it again where they do not know whether it was done.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use agent_host_tests::world::PATIENCE;
+use eventsource_stream::Eventsource;
+use futures_util::StreamExt;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::support::{Random, is_last};
+
+/// A request without an answer is sent to another host after so long.
+const TIMEOUT: Duration = Duration::from_secs(6);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A conversation goes on for so many messages of each of its clients.
+const MESSAGES: usize = 6;
+
+/// A client with a connection to every host.
+#[derive(Clone)]
+pub struct Client {
+    urls: Arc<[String]>,
+    http: reqwest::Client,
+    random: Arc<std::sync::Mutex<Random>>,
+}
+
+/// A request that was acknowledged, and the run that it made.
+pub struct Sent {
+    /// Names the message.
+    pub task: String,
+    pub run: String,
+    /// The events that the client was shown, to the end.
+    pub seen: Vec<Value>,
+    path: &'static str,
+    key: String,
+    body: Value,
+}
+
+impl Client {
+    pub fn new(urls: Vec<String>, seed: u64) -> Self {
+        let http = reqwest::Client::builder().read_timeout(TIMEOUT).connect_timeout(TIMEOUT).build().unwrap();
+        Self { urls: urls.into(), http, random: Arc::new(std::sync::Mutex::new(Random(seed))) }
+    }
+
+    pub fn below(&self, bound: u64) -> u64 {
+        self.random.lock().unwrap().below(bound)
+    }
+
+    /// A request to any host.
+    pub fn request(&self, method: &Method, path: &str) -> RequestBuilder {
+        let at = usize::try_from(self.below(self.urls.len() as u64)).unwrap();
+        self.http.request(method.clone(), format!("{}{path}", self.urls[at]))
+    }
+
+    /// The answer to a request, with its status. `None` where nobody knows whether the request was done.
+    pub async fn answer(&self, request: RequestBuilder) -> Option<(u16, Value)> {
+        let answer = request.timeout(TIMEOUT).send().await.ok()?;
+        let status = answer.status().as_u16();
+        let text = answer.text().await.ok()?;
+        // No host that knows is there, or it broke off.
+        if matches!(status, 502..=504) {
+            return None;
+        }
+        Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
+    /// The answer to a request that may be repeated, of whichever host gives one.
+    pub async fn surely(&self, request: impl Fn(&Self) -> RequestBuilder) -> (u16, Value) {
+        let began = Instant::now();
+        loop {
+            if let Some(answer) = self.answer(request(self)).await {
+                return answer;
+            }
+            assert!(began.elapsed() < PATIENCE, "no host answers");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let (status, answer) = self.surely(|client| client.request(&Method::GET, path)).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+
+    /// Makes something once, whatever it takes.
+    async fn make(&self, path: &str, key: &str, body: &Value) -> Value {
+        let request = |client: &Self| client.request(&Method::POST, path).header("idempotency-key", key).json(body);
+        let (status, answer) = self.surely(request).await;
+        assert_eq!(status, 202, "{path}: {body}: {answer}");
+        answer
+    }
+
+    /// An event that nobody answers.
+    pub async fn probe(&self, key: &str) -> String {
+        let body = json!({ "event_type": "probe.sent", "data": { "key": key } });
+        self.make("/api/v1/events", key, &body).await["event_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends a request and follows its run to the end.
+    async fn send(&self, path: &'static str, task: String, body: Value) -> Sent {
+        let key = format!("key-{task}");
+        let run = run_of(&self.make(path, &key, &body).await);
+        let seen = tokio::time::timeout(PATIENCE * 2, self.follow(&run)).await;
+        let seen = seen.unwrap_or_else(|_| panic!("the run {run} of {task} does not end"));
+        Sent { task, run, seen, path, key, body }
+    }
+
+    /// Follows a run, each time at any host: where the stream breaks off, the client asks for what comes after the event that it has seen.
+    async fn follow(&self, run: &str) -> Vec<Value> {
+        let (mut seen, mut last) = (Vec::new(), None::<String>);
+        loop {
+            let request = self.request(&Method::GET, &format!("/api/v1/runs/{run}/events")).header("accept", "text/event-stream");
+            let request = last.iter().fold(request, |request, id| request.header("last-event-id", id));
+            if let Ok(answer) = request.send().await
+                && !matches!(answer.status().as_u16(), 502..=504)
+            {
+                assert_eq!(answer.status(), 200, "a host that answers knows the run, and the cursor {last:?}");
+                let mut stream = answer.bytes_stream().eventsource();
+                while let Some(Ok(event)) = stream.next().await {
+                    if event.id.is_empty() || event.data.is_empty() {
+                        continue;
+                    }
+                    let data: Value = serde_json::from_str(&event.data).unwrap();
+                    assert_ne!(event.event, "problem", "a stream ends with an error, and does not break off: {data}");
+                    last = Some(event.id);
+                    let ends = is_last(&data);
+                    seen.push(data);
+                    if ends {
+                        return seen;
+                    }
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Messages to an agent, one after the other, every other one in a conversation with others.
+    pub async fn talk(self, name: usize, stop: Arc<AtomicBool>) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let (task, count) = (format!("a{name}-{}", sent.len()), sent.len());
+            let conversation = if count % 2 == 0 { format!("long-{}-{}", name % 2, count / MESSAGES) } else { task.clone() };
+            let body = json!({ "event_type": "message.received", "conversation": { "conversation_id": conversation },
+                "input": { "text": format!("task:{task}") } });
+            sent.push(self.send("/api/v1/events", task, body).await);
+        }
+        sent
+    }
+
+    /// Jobs for executors in one conversation, one after the other.
+    pub async fn give_jobs(self, name: usize, conversation: &str, stop: Arc<AtomicBool>) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let task = format!("j{name}-{}", sent.len());
+            let body = json!({ "binding_id": "lists", "input": { "text": task },
+                "conversation": { "conversation_id": conversation } });
+            sent.push(self.send("/api/v1/runs", task, body).await);
+        }
+        sent
+    }
+}
+
+fn run_of(answer: &Value) -> String {
+    let id = answer["runs"][0]["run_id"].as_str().or_else(|| answer["run_id"].as_str());
+    id.unwrap_or_else(|| panic!("no run: {answer}")).to_owned()
+}
+
+impl Sent {
+    /// The same request again makes nothing.
+    pub async fn is_made_once(&self, client: &Client) {
+        assert_eq!(run_of(&client.make(self.path, &self.key, &self.body).await), self.run, "{} was made twice", self.task);
+    }
+}

@@ -1,0 +1,120 @@
+//! Executors that keep a list in the state of a conversation. Some sleep longer than their lease, and write then.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use agent_host_tests::world::PATIENCE;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::faults::clients::Client;
+
+/// The lease of a claim.
+const LEASE_MS: u64 = 2_000;
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A binding whose runs executors take.
+pub fn binding() -> String {
+    format!(
+        "[[external_runners]]\nid = \"plugin:test/lists/default\"\n[external_runners.permissions]\nstate = [\"conversation\"]\n\
+         [[bindings]]\nid = \"lists\"\nrunner = \"plugin:test/lists/default\"\nmatch = {{ event_type = \"job\\\\..*\" }}\n\
+         max_attempts = 100\n[bindings.queue]\nname = \"lists\"\nbackoff_ms = 0\nlease_ms = {LEASE_MS}\n"
+    )
+}
+
+/// Claims by all executors: each run with the number of its claim.
+#[derive(Default)]
+pub struct Claims {
+    given: Mutex<BTreeSet<(String, u64)>>,
+    /// Claims that were lost, as their executors were told.
+    lost: Mutex<usize>,
+}
+
+impl Claims {
+    pub fn given(&self) -> usize {
+        self.given.lock().unwrap().len()
+    }
+
+    pub fn lost(&self) -> usize {
+        *self.lost.lock().unwrap()
+    }
+}
+
+/// A claimed run.
+struct Held<'a> {
+    client: &'a Client,
+    run: String,
+    token: String,
+}
+
+impl Held<'_> {
+    /// Does something, in tries at any host. `None` where the claim is lost.
+    async fn does(&self, what: &str, body: &Value) -> Option<Value> {
+        let path = format!("/api/v1/runs/{}/{what}", self.run);
+        let began = Instant::now();
+        loop {
+            let request = self.client.request(&Method::POST, &path).bearer_auth(&self.token).json(body);
+            match self.client.answer(request).await {
+                Some((200, answer)) => return Some(answer),
+                Some((409, problem)) if problem["code"] == "claim_lost" => return None,
+                Some((status, problem)) => panic!("{what} {body}: {status}: {problem}"),
+                None => assert!(began.elapsed() < PATIENCE, "no host answers"),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Adds the job to the list, unless an earlier claim has done so.
+    async fn work(&self, claim: u64, job: &str) -> Option<()> {
+        let place = json!({ "scope": "conversation", "key": "list" });
+        let list = self.does("calls/state.get", &place).await?["value"].clone();
+        let mut list = list.as_array().cloned().unwrap_or_default();
+        let nap = if self.client.below(8) == 0 { LEASE_MS * 3 / 2 } else { self.client.below(150) };
+        tokio::time::sleep(Duration::from_millis(nap)).await;
+        if !list.contains(&json!(job)) {
+            list.push(json!(job));
+            self.does("calls/state.set", &json!({ "scope": "conversation", "key": "list", "value": list })).await?;
+        }
+        let message = json!({ "type": "message.completed", "data": { "message_id": format!("m{claim}"),
+            "message": { "role": "assistant", "content": Value::from(list).to_string() } } });
+        self.does("append", &json!({ "first": 1, "results": [message] })).await?;
+        self.does("finalize", &json!({ "status": "completed" })).await.map(drop)
+    }
+}
+
+/// Claims and executes runs until it is told to stop.
+pub async fn execute(client: Client, name: usize, claims: Arc<Claims>, stop: Arc<AtomicBool>) {
+    let registration = json!({ "name": format!("executor-{name}"), "slots": 100 });
+    let register = |client: &Client| client.request(&Method::POST, "/api/v1/executors").json(&registration);
+    let (status, executor) = client.surely(register).await;
+    assert_eq!(status, 201, "{executor}");
+    let credential = executor["credential"].as_str().unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        let wish = json!({ "queues": ["lists"], "wait_ms": 500, "start": true });
+        let request = client.request(&Method::POST, "/api/v1/claims").bearer_auth(credential).json(&wish);
+        let answer = match client.answer(request).await {
+            Some((200, answer)) => answer,
+            Some((204, _)) => continue,
+            Some((status, problem)) => panic!("{status}: {problem}"),
+            // Also a claim whose answer is lost: its lease runs out.
+            None => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        let held = Held { client: &client, run: text(&answer["run"]["run_id"]), token: text(&answer["lease_token"]) };
+        let claim = answer["run"]["queue"]["claims"].as_u64().unwrap();
+        assert!(claims.given.lock().unwrap().insert((held.run.clone(), claim)), "a claim was given twice: {answer}");
+        if held.work(claim, &text(&answer["context"]["input"]["text"])).await.is_none() {
+            *claims.lost.lock().unwrap() += 1;
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Three hosts of a cluster, each behind networks that break: one before the database, one before its listener for hosts.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use agent_host_tests::world::PATIENCE;
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    cluster::{LEASE_MS, Member, World, cluster_command, command_line_of, lay_out},
+    forwarding::SECRET,
+    postgres::free_port,
+    proxy::Proxy,
+};
+
+const HOSTS: usize = 3;
+/// The lines of a log that are shown.
+const LINES: usize = 60;
+/// A host that nobody holds down is started again after so long at most.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A host, whichever process it is at the moment.
+pub struct Place {
+    pub member: Member,
+    /// The network before the database.
+    pub database: Proxy,
+    /// The network before the listener for hosts.
+    pub hosts: Proxy,
+    /// The ports for clients and for hosts.
+    ports: [u16; 2],
+    /// Not started again when it has ended.
+    is_held: bool,
+}
+
+/// The hosts, and what they need.
+pub struct Hosts {
+    pub world: World,
+    pub places: Vec<Place>,
+    config: String,
+    commands: TempDir,
+    /// The number of processes that ended and were started again.
+    pub restarts: usize,
+}
+
+fn start(dir: TempDir, url: &str, [port, listen]: [u16; 2], advertised: u16, config: &str) -> Member {
+    let cluster = format!(
+        "advertise = \"127.0.0.1:{advertised}\"\nlisten = \"127.0.0.1:{listen}\"\nsecret = {{ env = \"CLUSTER_SECRET\" }}"
+    );
+    let variables = [("CLUSTER_SECRET", SECRET), ("AGENT_HOST_LOG", "info")];
+    Member::start_with(dir, url, port, &cluster, &variables, config)
+}
+
+impl Hosts {
+    /// Starts the hosts, with more in the configuration of each.
+    pub async fn start(more: &str) -> Self {
+        let world = World::start().await;
+        let commands = tempfile::tempdir().unwrap();
+        command_line_of(&world.url, commands.path());
+        let config = format!("{}{more}", world.config);
+        let places = (0..HOSTS).map(|_| {
+            let (ports, database) = ([free_port(), free_port()], Proxy::start(world.postgres.port));
+            let hosts = Proxy::start(ports[1]);
+            let member = start(lay_out(), &database.url(&world.url), ports, hosts.port, &config);
+            Place { member, database, hosts, ports, is_held: false }
+        });
+        let places = places.collect();
+        Self { world, places, config, commands, restarts: 0 }
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.places.iter().map(|place| place.member.url.clone()).collect()
+    }
+
+    /// The host that owns the ledger, as the database has it.
+    pub async fn active(&mut self) -> usize {
+        let began = Instant::now();
+        loop {
+            let sql = "select h.advertise from agent_host.partitions p join agent_host.hosts h on h.host_id = p.owner and \
+                       h.incarnation = p.incarnation where h.lease_until > clock_timestamp()";
+            let owner = tokio::task::block_in_place(|| self.world.postgres.sql("agents", sql));
+            let is_owner = |place: &Place| owner == format!("127.0.0.1:{}", place.hosts.port);
+            if let Some(active) = self.places.iter().position(is_owner) {
+                return active;
+            }
+            assert!(began.elapsed() < PATIENCE, "no host is active: {}", self.logs());
+            self.wait(LOOK).await;
+        }
+    }
+
+    /// Waits, and starts again what has ended meanwhile.
+    pub async fn wait(&mut self, time: Duration) {
+        let began = Instant::now();
+        loop {
+            for place in 0..HOSTS {
+                if !self.places[place].is_held && self.places[place].member.child.try_wait().unwrap().is_some() {
+                    self.restarts += 1;
+                    self.restart(place);
+                }
+            }
+            let Some(left) = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) else { return };
+            tokio::time::sleep(left.min(LOOK)).await;
+        }
+    }
+
+    /// Ends the process of a host, unless it has ended, and starts another one.
+    pub fn restart(&mut self, at: usize) {
+        let (url, config) = (self.world.url.clone(), self.config.clone());
+        let place = &mut self.places[at];
+        let dir = std::mem::replace(&mut place.member.dir, tempfile::tempdir().unwrap());
+        let _ = place.member.child.kill();
+        place.member.child.wait().unwrap();
+        place.member = start(dir, &place.database.url(&url), place.ports, place.hosts.port, &config);
+        place.is_held = false;
+    }
+
+    /// `kill -9`. The host stays down.
+    pub fn kill(&mut self, at: usize) {
+        self.places[at].is_held = true;
+        self.places[at].member.signal(Signal::KILL);
+    }
+
+    /// Asks a host to end, and waits until it has. The host stays down.
+    pub async fn end(&mut self, at: usize) {
+        self.places[at].is_held = true;
+        self.places[at].member.signal(Signal::TERM);
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.places[at].member.child.try_wait().unwrap() {
+                assert!(status.success(), "{status}: {}", self.places[at].member.log());
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "the host does not end: {}", self.places[at].member.log());
+            self.wait(LOOK).await;
+        }
+    }
+
+    /// `agent-host cluster drain`. A host that has ended meanwhile or is alone cannot be drained.
+    pub fn drain(&self, at: usize) -> Result<Value, String> {
+        let address = format!("127.0.0.1:{}", self.places[at].hosts.port);
+        tokio::task::block_in_place(|| cluster_command(self.commands.path(), &["drain", &address]))
+    }
+
+    /// `agent-host cluster status`.
+    pub fn status(&self) -> Value {
+        tokio::task::block_in_place(|| cluster_command(self.commands.path(), &["status"]))
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The ends of the logs.
+    pub fn logs(&self) -> String {
+        let end = |log: String| {
+            let lines: Vec<_> = log.lines().collect();
+            lines[lines.len().saturating_sub(LINES)..].join("\n")
+        };
+        self.places.iter().map(|place| format!("{}:\n{}\n", place.member.url, end(place.member.log()))).collect()
+    }
+
+    /// Ends all hosts, lets each copy take in the log to its end, and gives the folders of their data. No host takes the ledger meanwhile:
+    /// the database says that another one has it.
+    pub async fn copies(&mut self) -> Vec<PathBuf> {
+        for at in 0..HOSTS {
+            self.end(at).await;
+        }
+        let sql = "insert into agent_host.hosts (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until) \
+                   values ('nobody', 1, '127.0.0.1:1', 'test', 3600000, clock_timestamp(), clock_timestamp() + interval '1 hour'); \
+                   update agent_host.partitions set owner = 'nobody', incarnation = 1, since = clock_timestamp()";
+        self.world.postgres.sql("agents", sql);
+        let last = self.status()["last_batch"].clone();
+        for at in 0..HOSTS {
+            self.restart(at);
+        }
+        let began = Instant::now();
+        for place in &self.places {
+            // A warm host without an active one is not ready, and says how far its copy is.
+            while place.batch().await != last {
+                assert!(began.elapsed() < Duration::from_millis(LEASE_MS) + PATIENCE, "{last}: {}", place.member.log());
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+        for at in 0..HOSTS {
+            self.end(at).await;
+        }
+        assert_eq!(self.status()["last_batch"], last, "a host took the ledger from one that lives");
+        self.places.iter().map(|place| place.member.dir.path().join("data")).collect()
+    }
+}
+
+impl Place {
+    /// The last batch of its copy.
+    async fn batch(&self) -> Value {
+        match reqwest::get(format!("{}/readyz", self.member.url)).await {
+            Ok(answer) => answer.json::<Value>().await.unwrap_or_default()["last_batch"].clone(),
+            Err(_) => Value::Null,
+        }
+    }
+}

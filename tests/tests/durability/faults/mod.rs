@@ -1,0 +1,331 @@
+//! Faults of every kind, in an order that a seed gives, while clients and executors work with any host of a cluster.
+
+mod clients;
+mod executors;
+mod hosts;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use self::{
+    clients::{Client, Sent},
+    executors::Claims,
+    hosts::Hosts,
+};
+use crate::{
+    cluster::LEASE_MS,
+    proxy::Network,
+    support::{EndedRun, Random, in_order, lines_of},
+    undisturbed::{Hit, conversations_go_on, is_as_undisturbed},
+};
+
+/// Longer than a host acts without its database, and than others wait for it.
+const PAST_THE_LEASE: Duration = Duration::from_millis(LEASE_MS + 1_500);
+/// Shorter than that.
+const SHORT: Duration = Duration::from_millis(500);
+/// The hosts are left alone for up to so many ms between two faults.
+const CALM_MS: u64 = 400;
+const AGENTS: usize = 4;
+const LISTS: [&str; 2] = ["list-0", "list-1"];
+const EXECUTORS: usize = 3;
+
+/// A fault. Where it names no host, it hits the active one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    /// `kill -9`. A warm host takes over.
+    Killed,
+    /// `kill -9`, and started again at once.
+    KilledShortly,
+    WarmKilled,
+    AllKilled,
+    Ended,
+    Drained,
+    /// Stopped by SIGSTOP past its lease, and continued.
+    Paused,
+    PausedShortly,
+    /// The network before the database, past the lease or for a moment.
+    Database(Network, Duration),
+    /// An answer of the database is lost with its connection, again and again.
+    AnswersLost,
+    /// The network before the listener for hosts.
+    Hosts(Network),
+    /// `kill -9` of all processes of the database, which is started again.
+    DatabaseKilled,
+}
+
+const FAULTS: [Fault; 17] = [
+    Fault::Killed,
+    Fault::KilledShortly,
+    Fault::WarmKilled,
+    Fault::AllKilled,
+    Fault::Ended,
+    Fault::Drained,
+    Fault::Paused,
+    Fault::PausedShortly,
+    Fault::Database(Network::Cut, PAST_THE_LEASE),
+    Fault::Database(Network::Cut, SHORT),
+    Fault::Database(Network::Stalled, PAST_THE_LEASE),
+    Fault::Database(Network::HalfOpen, PAST_THE_LEASE),
+    Fault::Database(Network::Slow(Duration::from_millis(30)), SHORT),
+    Fault::AnswersLost,
+    Fault::Hosts(Network::Cut),
+    Fault::Hosts(Network::Stalled),
+    Fault::DatabaseKilled,
+];
+
+impl Fault {
+    async fn happens(self, hosts: &mut Hosts) {
+        let active = hosts.active().await;
+        match self {
+            Self::Killed => {
+                hosts.kill(active);
+                hosts.wait(PAST_THE_LEASE).await;
+                hosts.restart(active);
+            }
+            Self::KilledShortly => {
+                hosts.kill(active);
+                hosts.restart(active);
+            }
+            Self::WarmKilled => {
+                let warm = (active + 1) % hosts.places.len();
+                hosts.kill(warm);
+                hosts.wait(SHORT).await;
+                hosts.restart(warm);
+            }
+            Self::AllKilled => {
+                for at in 0..hosts.places.len() {
+                    hosts.kill(at);
+                }
+                for at in 0..hosts.places.len() {
+                    hosts.restart(at);
+                }
+            }
+            Self::Ended => {
+                hosts.end(active).await;
+                hosts.wait(SHORT).await;
+                hosts.restart(active);
+            }
+            // As before an upgrade of the host.
+            Self::Drained => match hosts.drain(active) {
+                Ok(_) => {
+                    hosts.end(active).await;
+                    hosts.restart(active);
+                }
+                Err(refused) => println!("not drained: {refused}"),
+            },
+            Self::Paused | Self::PausedShortly => {
+                hosts.places[active].member.signal(Signal::STOP);
+                hosts.wait(if self == Self::Paused { PAST_THE_LEASE } else { SHORT }).await;
+                hosts.places[active].member.signal(Signal::CONT);
+            }
+            Self::Database(network, time) => {
+                hosts.places[active].database.is(network);
+                hosts.wait(time).await;
+                hosts.places[active].database.is(Network::Whole);
+            }
+            Self::AnswersLost => {
+                for _ in 0..8 {
+                    hosts.places[active].database.loses_next(true);
+                    hosts.wait(SHORT / 4).await;
+                }
+                hosts.places[active].database.loses_next(false);
+            }
+            Self::Hosts(network) => {
+                hosts.places[active].hosts.is(network);
+                hosts.wait(SHORT * 4).await;
+                hosts.places[active].hosts.is(Network::Whole);
+            }
+            Self::DatabaseKilled => {
+                tokio::task::block_in_place(|| {
+                    hosts.world.postgres.kill();
+                    hosts.world.postgres.restart();
+                });
+            }
+        }
+    }
+}
+
+fn shuffled(random: &mut Random) -> Vec<Fault> {
+    let mut faults = FAULTS.to_vec();
+    for at in (1..faults.len()).rev() {
+        faults.swap(at, usize::try_from(random.below(at as u64 + 1)).unwrap());
+    }
+    faults
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
+    let (seed, rounds) = (number("FAULTS_SEED", 20_261_128), number("FAULTS_ROUNDS", 1));
+    println!("FAULTS_SEED={seed} FAULTS_ROUNDS={rounds}");
+    let mut random = Random(seed);
+    let mut hosts = Hosts::start(&executors::binding()).await;
+    hosts.active().await;
+    let urls = hosts.urls();
+    let client = |n: usize| Client::new(urls.clone(), seed.wrapping_add(n as u64));
+    let prober = client(0);
+    prober.probe("begin").await;
+
+    let (stop, stop_executors, claims) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default(), Arc::<Claims>::default());
+    let agents = (0..AGENTS).map(|n| tokio::spawn(client(n + 1).talk(n, Arc::clone(&stop))));
+    let agents: Vec<_> = agents.collect();
+    let lists = LISTS.iter().enumerate().map(|(n, list)| tokio::spawn(client(n + 100).give_jobs(n, list, Arc::clone(&stop))));
+    let lists: Vec<_> = lists.collect();
+    let executors = (0..EXECUTORS)
+        .map(|n| tokio::spawn(executors::execute(client(n + 200), n, Arc::clone(&claims), Arc::clone(&stop_executors))));
+    let executors: Vec<_> = executors.collect();
+
+    let (mut probes, mut longest) = (Vec::new(), (Duration::ZERO, None));
+    for round in 0..rounds {
+        for fault in shuffled(&mut random) {
+            hosts.wait(Duration::from_millis(random.below(CALM_MS))).await;
+            let began = Instant::now();
+            fault.happens(&mut hosts).await;
+            let healed = Instant::now();
+            // Events are accepted again, while ended hosts are started.
+            let key = format!("probe-{round}-{}", probes.len());
+            let probe = prober.probe(&key);
+            tokio::pin!(probe);
+            let event = loop {
+                tokio::select! {
+                    event = &mut probe => break event,
+                    () = hosts.wait(SHORT / 10) => {}
+                }
+            };
+            probes.push(event);
+            println!("{fault:?}: {:?}, then {:?} until an event was accepted", healed - began, healed.elapsed());
+            if healed.elapsed() > longest.0 {
+                longest = (healed.elapsed(), Some(fault));
+            }
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (mut messages, mut jobs) = (Vec::new(), Vec::new());
+    for task in agents {
+        messages.extend(ended(&mut hosts, task).await);
+    }
+    for task in lists {
+        jobs.extend(ended(&mut hosts, task).await);
+    }
+    stop_executors.store(true, Ordering::Relaxed);
+    for task in executors {
+        ended(&mut hosts, task).await;
+    }
+
+    for event in &probes {
+        prober.get(&format!("/api/v1/events/{event}")).await;
+    }
+    let (agents, lists) = (checked(&hosts, &prober, &messages).await, checked(&hosts, &prober, &jobs).await);
+    let counted = hosts.world.counted();
+    let mut hit = Hit::default();
+    for (task, run) in &agents {
+        // Each resumption may have interrupted any call.
+        let found = is_as_undisturbed(run, task, &hosts.world.model, &counted, |_| run.resumes());
+        hit.in_doubt += found.in_doubt;
+        hit.again += found.again;
+    }
+    conversations_go_on(&agents, &hosts.world.model);
+    for list in LISTS {
+        has_all_jobs(&lists, list);
+    }
+    let resumes: usize = agents.iter().map(|(_, run)| run.resumes()).sum();
+    println!(
+        "{} runs of agents were resumed {resumes} times: {} tool calls in doubt, {} calls made again; {} jobs in {} claims, {} of them lost; \
+         {} hosts started again; {:?} without a host that accepts, after {:?}",
+        agents.len(),
+        hit.in_doubt,
+        hit.again,
+        lists.len(),
+        claims.given(),
+        claims.lost(),
+        hosts.restarts,
+        longest.0,
+        longest.1,
+    );
+    assert!(resumes > 0 && hosts.restarts > 0 && claims.given() >= lists.len(), "the faults hardly disturbed anything");
+    for place in &hosts.places {
+        assert!(!place.member.log().contains("panicked at"), "{}", place.member.log());
+    }
+    let copies = hosts.copies().await;
+    let rows: Vec<_> = copies.iter().map(|dir| rows(dir)).collect();
+    assert!(rows[0].len() > 100, "{}", rows[0].len());
+    for other in &rows[1..] {
+        let differ = rows[0].iter().zip(other).find(|(row, other)| row != other);
+        assert!(
+            rows[0].len() == other.len() && differ.is_none(),
+            "copies differ: {} and {} rows, {differ:?}",
+            rows[0].len(),
+            other.len()
+        );
+    }
+}
+
+/// The result of a task that needs hosts.
+async fn ended<T>(hosts: &mut Hosts, mut task: tokio::task::JoinHandle<T>) -> T {
+    loop {
+        tokio::select! {
+            result = &mut task => return result.unwrap_or_else(|error| panic!("{error}: {}", hosts.logs())),
+            () = hosts.wait(SHORT) => {}
+        }
+    }
+}
+
+/// The runs of what was sent, in the order in which they were accepted. Every host shows the same, which is what the client was shown.
+async fn checked(hosts: &Hosts, client: &Client, sent: &[Sent]) -> Vec<(String, EndedRun)> {
+    let mut runs = Vec::new();
+    for sent in sent {
+        sent.is_made_once(client).await;
+        let run = client.get(&format!("/api/v1/runs/{}", sent.run)).await;
+        for place in &hosts.places {
+            let events = place.member.events(&sent.run).await;
+            assert!(events == sent.seen, "{}: {}\nwas shown\n{}", sent.task, lines_of(&events), lines_of(&sent.seen));
+        }
+        runs.push((sent.task.clone(), EndedRun::new(run, sent.seen.clone())));
+    }
+    runs.sort_by_key(|(_, run)| (run.run["conversation_id"].to_string(), run.run["turn"].as_u64()));
+    runs
+}
+
+/// One run of the conversation came after the other, and each has added its job to the list once.
+fn has_all_jobs(runs: &[(String, EndedRun)], list: &str) {
+    let runs: Vec<_> = runs.iter().filter(|(_, run)| run.run["conversation_id"] == list).collect();
+    assert!(!runs.is_empty());
+    in_order(runs.iter().map(|(_, run)| run));
+    let mut jobs = Vec::new();
+    for (job, run) in runs {
+        assert_eq!(run.run["status"], "completed", "{run}");
+        jobs.push(json!(job));
+        let shown: Value = serde_json::from_str(run.message_texts().last().unwrap()).unwrap();
+        assert_eq!(shown, Value::from(jobs.clone()), "{run}");
+    }
+}
+
+/// The rows of all tables of a closed copy. Rows of events are packed by each merge, and the bytes of workspaces count the packed rows.
+fn rows(data: &Path) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
+    use redb::{ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+    let database = redb::Database::open(data.join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_read().unwrap();
+    let names = transaction.list_tables().unwrap().map(|table| table.name().to_owned());
+    let mut rows = BTreeMap::new();
+    for name in names.filter(|name| !matches!(name.as_str(), "run_events" | "workspaces" | "meta")) {
+        let table = transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name)).unwrap();
+        for row in table.iter().unwrap() {
+            let (key, value) = row.unwrap();
+            rows.insert((name.clone(), key.value().to_vec()), value.value().to_vec());
+        }
+    }
+    rows
+}
