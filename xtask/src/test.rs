@@ -46,6 +46,7 @@ impl Test {
         toolchain::need_chromium()?;
         toolchain::need_bubblewrap()?;
         toolchain::need_postgres()?;
+        toolchain::need_faketime()?;
         if self.fix {
             process::run(&mut workspace.cargo(&["fmt", "--all"]))?;
         }

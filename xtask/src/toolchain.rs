@@ -77,6 +77,16 @@ pub(crate) fn need_postgres() -> anyhow::Result<()> {
     bail!("PostgreSQL is missing, and tests of clusters start it: install PostgreSQL 14 or newer (https://www.postgresql.org)")
 }
 
+/// Adds libfaketime, in the same way: tests of clusters set the clocks of hosts.
+pub(crate) fn need_faketime() -> anyhow::Result<()> {
+    let of_machine = |folder: std::fs::DirEntry| folder.path().join("faketime/libfaketimeMT.so.1").is_file();
+    let there = || std::fs::read_dir("/usr/lib").is_ok_and(|mut folders| folders.any(|folder| folder.is_ok_and(of_machine)));
+    if there() || (apt_install(&["libfaketime"])? && there()) {
+        return Ok(());
+    }
+    bail!("libfaketime is missing, and tests of clusters set clocks by it: install it (https://github.com/wolfcw/libfaketime)")
+}
+
 /// Adds Python, with what makes environments of it, in the same way: some tests run programs from PyPI.
 pub(crate) fn need_python() -> anyhow::Result<()> {
     // Debian has `venv` without what it needs to put pip into an environment.

@@ -81,6 +81,7 @@ pub(super) fn kills(workspace: &Workspace, kills: u64, seed: u64) -> anyhow::Res
 /// Repeats the faults, one round at least. Gives whether every stretch has passed; the first one that has not is the last.
 pub(super) fn faults(workspace: &Workspace, hours: f64, seed: u64) -> anyhow::Result<bool> {
     toolchain::need_postgres()?;
+    toolchain::need_faketime()?;
     let (began, time) = (Instant::now(), Duration::from_secs_f64(hours * 3_600.0));
     let mut done = 0;
     for seed in (0..).map(|stretch| seed.wrapping_add(stretch)) {

@@ -315,11 +315,12 @@ fn foreign(server: &PostgresServer, reason: &str) -> ClusterError {
     ClusterError::ForeignSchema { server: server.to_string(), reason: reason.to_owned() }
 }
 
-/// Compares the clocks: the time of the database lies between two readings of this host's.
+/// Compares the clocks: the time of the database lies between two readings of this host's. The time of the host is ahead of its clock for as
+/// long as a clock that was set back needs, and says nothing about the clock.
 pub(crate) fn check_clock(session: &mut Session, server: &PostgresServer) -> Result<(), ClusterError> {
-    let before = time::now();
+    let before = time::wall();
     let rows = session.query_again("select (extract(epoch from clock_timestamp()) * 1000)::int8", &[])?;
-    let after = time::now();
+    let after = time::wall();
     let off_ms = clock_off(before, first(&rows, server)?.number(0)?, after);
     if off_ms.abs() > CLOCK_OFF_MS {
         return Err(ClusterError::ClockOff { server: server.place(), off_ms });

@@ -10,8 +10,11 @@ use crate::{
     handle::Ledger,
     read::Sequence,
     record::{AuditRecord, EventRecord},
-    rows::{Reader, Table, malformed, schema, stored_audit, stored_event},
+    rows::{Reader, Table, json, malformed, schema, stored_audit, stored_event},
 };
+
+/// Runs that are looked at for the time of the newest change.
+const NEWEST_RUNS: usize = 1_000;
 
 /// A sequence of the whole host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +125,8 @@ impl Ledger {
         }
     }
 
-    /// Time of the newest accepted event or audit record.
+    /// Time of the newest accepted event, audit record or change of a run: of those that are under way, and of the thousand that were made
+    /// last.
     ///
     /// # Errors
     /// Fails if the ledger is damaged or not available.
@@ -130,11 +134,28 @@ impl Ledger {
         let bounds = FeedBounds { direction: Direction::Backward, from: u64::MAX, limit: 1, examined: 1 };
         let event = self.events_feed(bounds, |_| true)?.items.first().map(|(_, event)| event.event.received_at);
         let audit = self.audit_feed(bounds, |_| true)?.items.first().map(|(_, audit)| audit.at);
-        Ok(event.max(audit))
+        Ok(event.max(audit).max(self.reader()?.newest_change_of_runs()?))
     }
 }
 
 impl Reader {
+    /// Time of the newest change of a run: of those that are under way, and of the last ones.
+    fn newest_change_of_runs(&self) -> Result<Option<Timestamp>, LedgerError> {
+        #[derive(serde::Deserialize)]
+        struct Changed {
+            updated_at: Timestamp,
+        }
+        let mut newest = self.active()?.iter().map(|record| record.run.updated_at).max();
+        let runs = self.table(Table::Runs)?;
+        let mut rows = runs.iter()?;
+        for _ in 0..NEWEST_RUNS {
+            let Some(row) = rows.next_back() else { break };
+            let run: Changed = json(Table::Runs, row?.1.value())?;
+            newest = newest.max(Some(run.updated_at));
+        }
+        Ok(newest)
+    }
+
     /// Reads a feed; `read` adds the items of a row by the number of the first.
     fn feed<T>(
         &self,

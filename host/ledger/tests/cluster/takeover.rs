@@ -141,6 +141,15 @@ async fn a_warm_host_goes_on_with_the_numbers_of_turns() {
     assert_eq!((turn(&ledger).await, turn(&ledger).await), (Some(3), Some(4)));
 }
 
+/// A clock that was ahead and was set right leaves the time of the host ahead, which goes on more slowly; the host joins all the same.
+#[test]
+fn a_host_whose_clock_was_set_back_joins() {
+    let (dir, database) = (tempfile::tempdir().unwrap(), cluster(shared()));
+    let ahead = agent_host_protocol::time::wall() + 60_000;
+    assert!(agent_host_protocol::time::go_on_from(ahead) && agent_host_protocol::time::ahead_ms() > 50_000);
+    drop(active(dir.path(), &shared().url(&database), "a:1"));
+}
+
 /// The database does not know the owner any more, as after a pause; the owner does not know that yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replaced_owner_commits_nothing_and_gives_the_ledger_up() {

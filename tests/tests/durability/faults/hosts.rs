@@ -1,6 +1,7 @@
 //! Three hosts of a cluster, each behind networks that break: one before the database, one before its listener for hosts.
 
 use std::{
+    fs,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -46,12 +47,35 @@ pub struct Hosts {
     pub restarts: usize,
 }
 
+/// The file in the folder of a host that says by how many seconds its clock is off.
+const CLOCK: &str = "clock";
+
+/// Starts a host whose clock can be set.
 fn start(dir: TempDir, url: &str, [port, listen]: [u16; 2], advertised: u16, config: &str) -> Member {
     let cluster = format!(
         "advertise = \"127.0.0.1:{advertised}\"\nlisten = \"127.0.0.1:{listen}\"\nsecret = {{ env = \"CLUSTER_SECRET\" }}"
     );
-    let variables = [("CLUSTER_SECRET", SECRET), ("AGENT_HOST_LOG", "info")];
+    let (clock, library) = (dir.path().join(CLOCK), faketime());
+    if !clock.exists() {
+        fs::write(&clock, "+0").unwrap();
+    }
+    let variables = [
+        ("CLUSTER_SECRET", SECRET),
+        ("AGENT_HOST_LOG", "info"),
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
+        ("FAKETIME_CACHE_DURATION", "1"),
+        // Nobody can set the clock that counts from the start of the machine.
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+    ];
     Member::start_with(dir, url, port, &cluster, &variables, config)
+}
+
+/// The library that shows a process another time.
+fn faketime() -> PathBuf {
+    let folders = fs::read_dir("/usr/lib").unwrap().flatten().map(|folder| folder.path());
+    let found = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|library| library.is_file());
+    found.expect("libfaketime is missing: `apt-get install libfaketime`, or run the tests by `cargo xtask test`")
 }
 
 impl Hosts {
@@ -115,6 +139,17 @@ impl Hosts {
         place.member.child.wait().unwrap();
         place.member = start(dir, &place.database.url(&url), place.ports, place.hosts.port, &config);
         place.is_held = false;
+    }
+
+    /// Sets the clock of a host, by so many seconds off that of the machine.
+    pub fn set_clock(&self, at: usize, seconds: i64) {
+        fs::write(self.places[at].member.dir.path().join(CLOCK), format!("{seconds:+}")).unwrap();
+    }
+
+    /// As [`Self::restart`], on an empty folder.
+    pub fn begin_anew(&mut self, at: usize) {
+        self.places[at].member.dir = lay_out();
+        self.restart(at);
     }
 
     /// `kill -9`. The host stays down.

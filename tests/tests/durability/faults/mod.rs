@@ -33,6 +33,8 @@ use crate::{
 const PAST_THE_LEASE: Duration = Duration::from_millis(LEASE_MS + 1_500);
 /// Shorter than that.
 const SHORT: Duration = Duration::from_millis(500);
+/// A host sees after so long that its clock was set.
+const CLOCK_READ: Duration = Duration::from_millis(1_200);
 /// The hosts are left alone for up to so many ms between two faults.
 const CALM_MS: u64 = 400;
 const AGENTS: usize = 4;
@@ -48,6 +50,8 @@ enum Fault {
     KilledShortly,
     WarmKilled,
     AllKilled,
+    /// `kill -9`, and all that the host had is gone.
+    FilesLost,
     Ended,
     Drained,
     /// Stopped by SIGSTOP past its lease, and continued.
@@ -61,13 +65,16 @@ enum Fault {
     Hosts(Network),
     /// `kill -9` of all processes of the database, which is started again.
     DatabaseKilled,
+    /// The clock is off by so many seconds, and is set right.
+    ClockOff(i64),
 }
 
-const FAULTS: [Fault; 17] = [
+const FAULTS: [Fault; 21] = [
     Fault::Killed,
     Fault::KilledShortly,
     Fault::WarmKilled,
     Fault::AllKilled,
+    Fault::FilesLost,
     Fault::Ended,
     Fault::Drained,
     Fault::Paused,
@@ -80,7 +87,10 @@ const FAULTS: [Fault; 17] = [
     Fault::AnswersLost,
     Fault::Hosts(Network::Cut),
     Fault::Hosts(Network::Stalled),
+    Fault::Hosts(Network::HalfOpen),
     Fault::DatabaseKilled,
+    Fault::ClockOff(300),
+    Fault::ClockOff(-300),
 ];
 
 impl Fault {
@@ -109,6 +119,10 @@ impl Fault {
                 for at in 0..hosts.places.len() {
                     hosts.restart(at);
                 }
+            }
+            Self::FilesLost => {
+                hosts.kill(active);
+                hosts.begin_anew(active);
             }
             Self::Ended => {
                 hosts.end(active).await;
@@ -151,6 +165,12 @@ impl Fault {
                     hosts.world.postgres.restart();
                 });
             }
+            Self::ClockOff(seconds) => {
+                hosts.set_clock(active, seconds);
+                hosts.wait(PAST_THE_LEASE).await;
+                hosts.set_clock(active, 0);
+                hosts.wait(CLOCK_READ).await;
+            }
         }
     }
 }
@@ -172,7 +192,8 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
     let (seed, rounds) = (number("FAULTS_SEED", 20_261_128), number("FAULTS_ROUNDS", 1));
     println!("FAULTS_SEED={seed} FAULTS_ROUNDS={rounds}");
     let mut random = Random(seed);
-    let mut hosts = Hosts::start(&executors::binding()).await;
+    // Longer than a clock goes wrong.
+    let mut hosts = Hosts::start(&format!("{}[limits]\nrun_deadline_ms = 3600000\n", executors::binding())).await;
     hosts.active().await;
     let urls = hosts.urls();
     let client = |n: usize| Client::new(urls.clone(), seed.wrapping_add(n as u64));
