@@ -31,6 +31,10 @@ pub struct Client {
     random: Arc<std::sync::Mutex<Random>>,
 }
 
+/// One message at a time is sent into the conversation of several clients: the order of those that were acknowledged is the order of their
+/// runs.
+pub type Sending = Arc<tokio::sync::Mutex<()>>;
+
 /// A request that was acknowledged, and the run that it made.
 pub struct Sent {
     /// Names the message.
@@ -103,10 +107,15 @@ impl Client {
         self.make("/api/v1/events", key, &body).await["event_id"].as_str().unwrap().to_owned()
     }
 
-    /// Sends a request and follows its run to the end.
-    async fn send(&self, path: &'static str, task: String, body: Value) -> Sent {
+    /// Sends a request, in its turn where there is one, and follows its run to the end.
+    async fn send(&self, path: &'static str, task: String, body: Value, sending: Option<&Sending>) -> Sent {
         let key = format!("key-{task}");
+        let turn = match sending {
+            Some(sending) => Some(sending.lock().await),
+            None => None,
+        };
         let run = run_of(&self.make(path, &key, &body).await);
+        drop(turn);
         let seen = tokio::time::timeout(PATIENCE * 2, self.follow(&run)).await;
         let seen = seen.unwrap_or_else(|_| panic!("the run {run} of {task} does not end"));
         Sent { task, run, seen, path, key, body }
@@ -141,15 +150,16 @@ impl Client {
         }
     }
 
-    /// Messages to an agent, one after the other, every other one in a conversation with others.
-    pub async fn talk(self, name: usize, stop: Arc<AtomicBool>) -> Vec<Sent> {
+    /// Messages to an agent, one after the other, every other one in the conversation `long` with others.
+    pub async fn talk(self, name: usize, long: usize, sending: Sending, stop: Arc<AtomicBool>) -> Vec<Sent> {
         let mut sent = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             let (task, count) = (format!("a{name}-{}", sent.len()), sent.len());
-            let conversation = if count % 2 == 0 { format!("long-{}-{}", name % 2, count / MESSAGES) } else { task.clone() };
+            let is_long = count % 2 == 0;
+            let conversation = if is_long { format!("long-{long}-{}", count / MESSAGES) } else { task.clone() };
             let body = json!({ "event_type": "message.received", "conversation": { "conversation_id": conversation },
                 "input": { "text": format!("task:{task}") } });
-            sent.push(self.send("/api/v1/events", task, body).await);
+            sent.push(self.send("/api/v1/events", task, body, Some(&sending).filter(|_| is_long)).await);
         }
         sent
     }
@@ -161,7 +171,7 @@ impl Client {
             let task = format!("j{name}-{}", sent.len());
             let body = json!({ "binding_id": "lists", "input": { "text": task },
                 "conversation": { "conversation_id": conversation } });
-            sent.push(self.send("/api/v1/runs", task, body).await);
+            sent.push(self.send("/api/v1/runs", task, body, None).await);
         }
         sent
     }

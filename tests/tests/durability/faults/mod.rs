@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use self::{
-    clients::{Client, Sent},
+    clients::{Client, Sending, Sent},
     executors::Claims,
     hosts::Hosts,
 };
@@ -201,7 +201,9 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
     prober.probe("begin").await;
 
     let (stop, stop_executors, claims) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default(), Arc::<Claims>::default());
-    let agents = (0..AGENTS).map(|n| tokio::spawn(client(n + 1).talk(n, Arc::clone(&stop))));
+    let sending = [Sending::default(), Sending::default()];
+    let talk = |n: usize| client(n + 1).talk(n, n % sending.len(), Arc::clone(&sending[n % sending.len()]), Arc::clone(&stop));
+    let agents = (0..AGENTS).map(|n| tokio::spawn(talk(n)));
     let agents: Vec<_> = agents.collect();
     let lists = LISTS.iter().enumerate().map(|(n, list)| tokio::spawn(client(n + 100).give_jobs(n, list, Arc::clone(&stop))));
     let lists: Vec<_> = lists.collect();
