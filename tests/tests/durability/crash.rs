@@ -8,6 +8,8 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use crate::support::Host;
+
 const CONFIG: &str = r#"
 [[bindings]]
 id = "hostile"
@@ -126,4 +128,20 @@ async fn ended(http: &reqwest::Client, url: &str) -> Vec<Value> {
     let stream = http.get(url).header("accept", "text/event-stream").send().await.unwrap();
     let events = stream.bytes_stream().eventsource().map(|event| serde_json::from_str(&event.unwrap().data).unwrap());
     tokio::time::timeout(PATIENCE, events.collect()).await.expect("every run comes to its end")
+}
+
+/// A process that the killed host was about to start has its files for a moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_that_is_left_open_for_a_moment_is_waited_for() {
+    let mut host = Host::steps("");
+    host.kill();
+    let file = std::fs::File::open(host.dir().join("data/ledger/ledger.redb")).unwrap();
+    file.lock().unwrap();
+    let left = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(600));
+        drop(file);
+    });
+    host.revive();
+    left.join().unwrap();
+    host.take("say hello").await;
 }

@@ -15,7 +15,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::standby::{self, Followed};
+use super::standby::{self, Followed, unless_in_use};
 use crate::{
     address::AddressFile,
     args::Global,
@@ -111,7 +111,10 @@ impl ActiveService {
         let progress = Progress::spinner(output, "opening the ledger and loading plugins");
         let start = async {
             match followed {
-                Followed::Embedded => Host::start_with(config, super::compiler()).await.map(|host| Some((host, None))),
+                Followed::Embedded => {
+                    let start = async || Host::start_with(config.clone(), super::compiler()).await;
+                    unless_in_use(start).await.map(|host| Some((host, None)))
+                }
                 Followed::Active(ledger, listeners) => {
                     Host::start_on(ledger, config, super::compiler()).await.map(|host| Some((host, Some(listeners))))
                 }

@@ -18,6 +18,8 @@ use crate::{failure::Failure, output::Output, settings::local_url, signals::Sign
 /// The exit code of a host that does not hold the ledger any more: whoever watches over it starts it again, as a warm one.
 pub(crate) const LEASE_LOST: i32 = 75;
 
+/// A host that was killed a moment ago may leave a process, which it was about to start, with the ledger open for as long.
+const LEFT_OPEN: Duration = Duration::from_secs(1);
 /// Readers of the ledger that a host has given away, such as an answer whose last bytes are under way, have so long to end.
 const LAST_READERS: Duration = Duration::from_secs(10);
 /// Pause between attempts to open the copy.
@@ -35,11 +37,25 @@ pub(crate) enum Followed {
     Ended,
 }
 
+/// Opens a ledger, again where another process still has it.
+pub(crate) async fn unless_in_use<T>(open: impl AsyncFn() -> Result<T, StartError>) -> Result<T, StartError> {
+    let began = Instant::now();
+    loop {
+        match open().await {
+            Err(StartError::Ledger(OpenError::AlreadyOpen { .. })) if began.elapsed() < LEFT_OPEN => {
+                tokio::time::sleep(PAUSE).await
+            }
+            opened => return opened,
+        }
+    }
+}
+
 /// Follows the ledger of the cluster, if the configuration has one, and answers requests meanwhile. `config.listen` is afterwards the
 /// address at which that was.
 pub(crate) async fn follow(config: &mut Config, signals: &mut Signals, output: Output) -> anyhow::Result<Followed> {
     let secret = cluster_secret(config)?;
-    let Some(standby) = Host::join(config, env!("CARGO_PKG_VERSION")).await? else { return Ok(Followed::Embedded) };
+    let joined = unless_in_use(async || Host::join(config, env!("CARGO_PKG_VERSION")).await).await?;
+    let Some(standby) = joined else { return Ok(Followed::Embedded) };
     let listeners = ClusterListeners::bind(config, standby.watch(), secret).await?;
     config.listen = listeners.local_addr();
     output.remark(&format!("warm: following the ledger of the cluster, at {}", local_url(config.listen)));
