@@ -8,6 +8,7 @@ use std::{
 
 use eventsource_stream::Eventsource;
 use futures_util::StreamExt;
+use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{sync::watch, task::block_in_place};
@@ -265,8 +266,7 @@ impl Host {
     }
 }
 
-/// True for the last event of a run.
-pub fn is_last(event: &Value) -> bool {
+fn is_last(event: &Value) -> bool {
     event["type"] == "run.completed" || event["type"] == "run.failed"
 }
 
@@ -386,16 +386,21 @@ pub fn in_order<'a>(ended: impl IntoIterator<Item = &'a EndedRun>) {
 /// then, and says which event was the last.
 pub async fn follow(urls: watch::Receiver<String>, run: String) -> Vec<Value> {
     let http = reqwest::Client::new();
+    follow_at(&run, |path| http.get(format!("{}{path}", *urls.borrow()))).await
+}
+
+/// As [`follow`], at the host that each `get` asks.
+pub async fn follow_at(run: &str, get: impl Fn(&str) -> RequestBuilder) -> Vec<Value> {
+    let path = format!("/api/v1/runs/{run}/events");
     let (mut seen, mut last) = (Vec::new(), None::<String>);
     loop {
-        let url = format!("{}/api/v1/runs/{run}/events", *urls.borrow());
-        let mut request = http.get(url).header("accept", "text/event-stream");
+        let mut request = get(&path).header("accept", "text/event-stream");
         if let Some(id) = &last {
             request = request.header("last-event-id", id);
         }
-        // A host that is about to end takes no new reader.
+        // A host that is about to end takes no new reader, and a warm one may reach no active host.
         if let Ok(answer) = request.send().await
-            && answer.status() != 503
+            && !matches!(answer.status().as_u16(), 502..=504)
         {
             assert_eq!(answer.status(), 200, "a host that answers knows the run, and the cursor {last:?}");
             let mut stream = answer.bytes_stream().eventsource();
@@ -404,6 +409,7 @@ pub async fn follow(urls: watch::Receiver<String>, run: String) -> Vec<Value> {
                     continue;
                 }
                 let data: Value = serde_json::from_str(&event.data).unwrap();
+                assert_ne!(event.event, "problem", "the stream ends with an error, and does not break off: {data}");
                 last = Some(event.id);
                 let ends = is_last(&data);
                 seen.push(data);

@@ -408,3 +408,18 @@ async fn reopened(ledger: Ledger, dir: &std::path::Path) -> Ledger {
     assert!(report.is_ok(), "{:?}", report.findings);
     open(dir)
 }
+
+#[tokio::test]
+async fn the_newest_time_of_a_ledger_is_that_of_its_last_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    assert_eq!(ledger.newest_at().unwrap(), None);
+    let run = new_run(&ledger).await;
+    let accepted = ledger.newest_at().unwrap();
+    assert!(accepted.is_some_and(|at| at < 2_000), "{accepted:?}");
+    ledger.submit(RunWrite { changes: vec![start()], ..write(run.run_no) }).await.unwrap().await.unwrap();
+    assert_eq!(ledger.newest_at().unwrap(), Some(2_000), "a run under way");
+    let end = RunWrite { changes: vec![completed()], events: vec![new_event(1, "run.completed")], ..write(run.run_no) };
+    ledger.submit(end).await.unwrap().await.unwrap();
+    assert_eq!(ledger.newest_at().unwrap(), Some(3_000), "a run that has ended");
+}

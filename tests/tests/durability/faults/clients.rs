@@ -9,12 +9,10 @@ use std::{
 };
 
 use agent_host_tests::world::PATIENCE;
-use eventsource_stream::Eventsource;
-use futures_util::StreamExt;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::support::{Random, is_last};
+use crate::support::{Random, follow_at};
 
 /// A request without an answer is sent to another host after so long.
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -116,38 +114,11 @@ impl Client {
         };
         let run = run_of(&self.make(path, &key, &body).await);
         drop(turn);
-        let seen = tokio::time::timeout(PATIENCE * 2, self.follow(&run)).await;
+        // Each time at any host.
+        let following = follow_at(&run, |path| self.request(&Method::GET, path));
+        let seen = tokio::time::timeout(PATIENCE * 2, following).await;
         let seen = seen.unwrap_or_else(|_| panic!("the run {run} of {task} does not end"));
         Sent { task, run, seen, path, key, body }
-    }
-
-    /// Follows a run, each time at any host: where the stream breaks off, the client asks for what comes after the event that it has seen.
-    async fn follow(&self, run: &str) -> Vec<Value> {
-        let (mut seen, mut last) = (Vec::new(), None::<String>);
-        loop {
-            let request = self.request(&Method::GET, &format!("/api/v1/runs/{run}/events")).header("accept", "text/event-stream");
-            let request = last.iter().fold(request, |request, id| request.header("last-event-id", id));
-            if let Ok(answer) = request.send().await
-                && !matches!(answer.status().as_u16(), 502..=504)
-            {
-                assert_eq!(answer.status(), 200, "a host that answers knows the run, and the cursor {last:?}");
-                let mut stream = answer.bytes_stream().eventsource();
-                while let Some(Ok(event)) = stream.next().await {
-                    if event.id.is_empty() || event.data.is_empty() {
-                        continue;
-                    }
-                    let data: Value = serde_json::from_str(&event.data).unwrap();
-                    assert_ne!(event.event, "problem", "a stream ends with an error, and does not break off: {data}");
-                    last = Some(event.id);
-                    let ends = is_last(&data);
-                    seen.push(data);
-                    if ends {
-                        return seen;
-                    }
-                }
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
     }
 
     /// Messages to an agent, one after the other, every other one in the conversation `long` with others.

@@ -19,6 +19,8 @@ use crate::{
 };
 
 const HOSTS: usize = 3;
+/// The file in the folder of a host that says by how many seconds its clock is off.
+const CLOCK: &str = "clock";
 /// The lines of a log that are shown.
 const LINES: usize = 60;
 /// A host that nobody holds down is started again after so long at most.
@@ -46,9 +48,6 @@ pub struct Hosts {
     /// The number of processes that ended and were started again.
     pub restarts: usize,
 }
-
-/// The file in the folder of a host that says by how many seconds its clock is off.
-const CLOCK: &str = "clock";
 
 /// Starts a host whose clock can be set.
 fn start(dir: TempDir, url: &str, [port, listen]: [u16; 2], advertised: u16, config: &str) -> Member {
