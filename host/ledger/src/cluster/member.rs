@@ -37,6 +37,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Time in which the sessions of a replaced owner must end.
 const TERMINATION: Duration = Duration::from_secs(10);
 
+/// Interval between looks of an owner at whether it is drained: its clients wait for that.
+const MARK_LOOK: Duration = Duration::from_millis(200);
+
 /// An owner whose disk is low for so many heartbeats in a row leaves the ledger to another host.
 const LOW_BEATS: u32 = 3;
 
@@ -46,6 +49,8 @@ const BEAT: &str = "with beat as (update agent_host.hosts as me set lease_until 
     and o.lease_until > clock_timestamp())) where host_id = $1::text and incarnation = $2::int8 returning drained) \
     select (select count(*) from beat), p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), h.advertise, \
     coalesce((select drained from beat), false) from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner where p.p = $4::int8";
+
+const IS_DRAINED: &str = "select 1::int8 from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 and drained";
 
 /// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
 /// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
@@ -334,9 +339,12 @@ pub(crate) fn is_stopped_within(stop: &(Mutex<bool>, Condvar), time: Duration) -
 impl Heart {
     fn run(mut self) {
         let interval = self.lease.length() / BEATS;
-        let mut pause = Duration::ZERO;
-        while !is_stopped_within(&self.stop, pause) {
-            pause = match self.beat() {
+        let mut next = Instant::now();
+        while !is_stopped_within(&self.stop, MARK_LOOK.min(next.saturating_duration_since(Instant::now()))) {
+            if Instant::now() < next && self.look_at_mark().is_ok() {
+                continue;
+            }
+            let pause = match self.beat() {
                 Ok(()) => interval,
                 Err(error) => {
                     tracing::warn!(%error, "the lease of this host could not be renewed");
@@ -344,7 +352,21 @@ impl Heart {
                     interval / 10
                 }
             };
+            next = Instant::now() + pause;
         }
+    }
+
+    /// Sees before the next heartbeat that the host, which owns the ledger, is drained.
+    fn look_at_mark(&mut self) -> Result<(), PostgresError> {
+        let held = self.lease.epoch();
+        if held > 0 && !self.lease.is_drained() {
+            let me = [Param::Text(&self.host_id), Param::number(self.incarnation)];
+            let is_drained = !self.session.query(IS_DRAINED, &me)?.is_empty();
+            if is_drained && self.lease.epoch() == held {
+                self.lease.set_drained(true);
+            }
+        }
+        Ok(())
     }
 
     fn beat(&mut self) -> Result<(), PostgresError> {
