@@ -220,6 +220,9 @@ impl Store {
             result = Err(LedgerError::unavailable(format!("{reason}; {left}")));
         }
         let database = self.merger.end();
+        // The log of a cluster that has lost batches ends the lease now, before anybody is told.
+        let last = self.log.last();
+        drop(self.log);
         // Reads that are under way fail.
         self.views.close();
         match database {
@@ -227,7 +230,7 @@ impl Store {
                 // Before another process can open redb.
                 if result.is_ok()
                     && let Some(seed) = self.identity
-                    && let Err(error) = (Identity { seed, last: self.log.last() }).write(&self.dir, &self.files)
+                    && let Err(error) = (Identity { seed, last }).write(&self.dir, &self.files)
                 {
                     tracing::warn!(%error, "ledger.identity could not be written: an older copy of the ledger would not be noticed");
                 }

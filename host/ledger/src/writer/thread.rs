@@ -33,6 +33,7 @@ pub(crate) struct Writer {
     bounds: Bounds,
     /// The time of the next look for idempotency keys whose time is over. `None` where a merge forgets them.
     forgets_at: Option<Instant>,
+    untold: Option<Untold>,
 }
 
 struct Bounds {
@@ -40,8 +41,18 @@ struct Bounds {
     batch_bytes: usize,
 }
 
-/// The writer has failed; the reason is in [`Shared`].
+/// The writer has failed; the reason is in [`Shared`], or in [`Untold`].
 struct WriterFailed;
+
+/// The failure of the ledger of a cluster, which nobody is told yet. The end of the lease, which comes when the rows in memory are merged, ends
+/// the process before: clients go on at the next active host.
+struct Untold {
+    reason: String,
+    /// The callers of the last batch.
+    outcome: Option<Outcome>,
+    /// Operations that were taken from the queue after it.
+    operations: Vec<QueuedOperation>,
+}
 
 impl Writer {
     pub(crate) fn new(options: &Options, shared: Arc<Shared>, store: Store) -> Result<Self, LedgerError> {
@@ -52,7 +63,7 @@ impl Writer {
         drop(reader);
         let bounds = Bounds { batch_operations: options.batch_operations.max(1), batch_bytes: options.batch_bytes };
         let forgets_at = shared.lease.as_ref().map(|_| Instant::now());
-        Ok(Self { shared, store, memory, rows: Rows::default(), bounds, forgets_at })
+        Ok(Self { shared, store, memory, rows: Rows::default(), bounds, forgets_at, untold: None })
     }
 
     /// Works until the queue is closed and empty, or the store fails.
@@ -82,15 +93,20 @@ impl Writer {
             }
             self.store.merge_what_is_due();
         };
-        drop(operations);
         // Operations admitted from here on are refused, and readers get the reason.
         let closed = self.store.close();
         match (stopped, closed) {
             (Ok(()), Ok(())) => self.shared.end("it was closed"),
             (Ok(()), Err(error)) => self.shared.fail(&format!("it could not be closed: {error}")),
-            // The reason is already known.
-            (Err(WriterFailed), _) => {}
+            (Err(WriterFailed), _) => {
+                if let Some(Untold { reason, outcome, operations }) = self.untold {
+                    self.shared.fail(&reason);
+                    outcome.into_iter().for_each(|outcome| outcome.answer(Err(&self.shared.unavailable())));
+                    drop(operations);
+                }
+            }
         }
+        drop(operations);
         last_words.ended = true;
     }
 
@@ -131,7 +147,12 @@ impl Writer {
             }
             self.memory.trim();
             self.shared.counters.set_in_memory(self.memory.active.len());
-            self.answer(outcome, result)?;
+            if let Err(failed) = self.answer(outcome, result) {
+                if let Some(untold) = &mut self.untold {
+                    untold.operations = waiting.collect();
+                }
+                return Err(failed);
+            }
             self.store.merge_what_is_due();
         }
         Ok(())
@@ -223,7 +244,11 @@ impl Writer {
         }
     }
 
-    fn answer(&self, mut outcome: Outcome, result: Result<(), Result<LedgerError, WriterFailed>>) -> Result<(), WriterFailed> {
+    fn answer(
+        &mut self,
+        mut outcome: Outcome,
+        result: Result<(), Result<LedgerError, WriterFailed>>,
+    ) -> Result<(), WriterFailed> {
         match result {
             Ok(()) => {
                 self.shared.watchers.notify(&outcome.touched, std::mem::take(&mut outcome.turns));
@@ -234,16 +259,24 @@ impl Writer {
                 outcome.answer(Err(&error));
                 Ok(())
             }
-            Err(Err(stopped)) => {
-                outcome.answer(Err(&self.shared.unavailable()));
-                Err(stopped)
+            Err(Err(failed)) => {
+                match &mut self.untold {
+                    Some(untold) => untold.outcome = Some(outcome),
+                    None => outcome.answer(Err(&self.shared.unavailable())),
+                }
+                Err(failed)
             }
         }
     }
 
-    fn fail(&self, error: &LedgerError) -> WriterFailed {
+    fn fail(&mut self, error: &LedgerError) -> WriterFailed {
         tracing::error!(%error, "the ledger has failed");
-        self.shared.fail(&error.to_string());
+        let reason = error.to_string();
+        if self.shared.lease.is_some() {
+            self.untold = Some(Untold { reason, outcome: None, operations: Vec::new() });
+        } else {
+            self.shared.fail(&reason);
+        }
         WriterFailed
     }
 }

@@ -1,8 +1,10 @@
 //! Acknowledged batches that the database lost: who notices, and how they come back.
 
-use std::path::Path;
+use std::{path::Path, sync::mpsc::channel, time::Duration};
 
-use agent_host_ledger::{ClusterError, LostBatch, OpenError, Repair, RepairedCluster, Standby, cluster_status, repair_cluster};
+use agent_host_ledger::{
+    ClusterError, Ledger, LostBatch, OpenError, Repair, RepairedCluster, Standby, cluster_status, repair_cluster,
+};
 
 use crate::{
     common::{
@@ -27,7 +29,7 @@ fn lose_after(database: &str, last: u64) {
 }
 
 /// An owner whose next batch fails because the database lost one, and whose files have all it acknowledged then.
-async fn notices(ledger: agent_host_ledger::Ledger) {
+async fn notices(ledger: Ledger) {
     let error = ledger.accept(accept(event(), Vec::new())).await.unwrap_err();
     assert!(error.to_string().contains("engine_lost_commits") && error.to_string().contains("cluster repair"), "{error}");
     // It ends with an error that says why.
@@ -103,6 +105,44 @@ async fn what_a_promoted_standby_lacks_is_put_back_from_a_copy() {
     }
     let error = repair(&url, a.path(), Repair::Whole).unwrap_err();
     assert!(matches!(error, OpenError::Cluster(ClusterError::NothingLost { .. })), "{error}");
+}
+
+/// The hook of an owner, which ends the process, comes before any caller is told; what the owner had in memory is in its files then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_told_of_lost_batches_before_the_owner_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = cluster(shared());
+    let url = shared().url(&database);
+    let standby = Standby::join(host_options(dir.path()), &member(&url, "a:1")).unwrap();
+    let ((ends, has_ended), (go_on, may_go_on)) = (channel(), channel::<()>());
+    let hook = move |reason: &str| {
+        ends.send(reason.to_owned()).unwrap();
+        may_go_on.recv().unwrap();
+    };
+    let ledger = standby.activate(|| false, hook).unwrap().unwrap();
+    let run = new_run(&ledger).await.run.run_id;
+    lose_after(&database, last_batch(shared(), &database) - 1);
+    let accepting = |ledger: &Ledger| {
+        let ledger = ledger.clone();
+        tokio::spawn(async move { ledger.accept(accept(event(), Vec::new())).await })
+    };
+    let mut waiting = vec![accepting(&ledger)];
+    let reason = tokio::task::spawn_blocking(move || has_ended.recv().unwrap()).await.unwrap();
+    assert!(reason.contains("engine_lost_commits"), "{reason}");
+    waiting.push(accepting(&ledger));
+    let reader = ledger.clone();
+    let reading = tokio::task::spawn_blocking(move || reader.run(run).map(|record| record.is_some()));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()) && !reading.is_finished(), "somebody is told");
+    go_on.send(()).unwrap();
+    for waiting in waiting {
+        let error = waiting.await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("engine_lost_commits"), "{error}");
+    }
+    assert!(reading.await.unwrap().is_err());
+    drop(ledger);
+    let error = Standby::join(host_options(dir.path()), &member(&url, "a:1")).unwrap_err();
+    assert!(matches!(error, OpenError::Cluster(ClusterError::LostCommits { .. })), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

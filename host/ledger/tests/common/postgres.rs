@@ -109,6 +109,26 @@ impl Postgres {
         }
     }
 
+    /// Lets each commit wait for the standby from now on.
+    pub fn wait_for(&self, standby: &Self) {
+        self.sql("postgres", "alter system set synchronous_standby_names = '*'");
+        self.sql("postgres", "select pg_reload_conf()");
+        let began = Instant::now();
+        while self.sql("postgres", "select count(*) from pg_stat_replication where sync_state = 'sync'") != "1" {
+            let log = std::fs::read_to_string(standby.dir.join("log")).unwrap_or_default();
+            assert!(began.elapsed() < Duration::from_secs(60), "the standby does not follow: {log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Makes a standby a server of its own.
+    pub fn promote(&self) {
+        self.sql("postgres", "select pg_promote(true, 60)");
+        // It has the settings of the server before.
+        self.sql("postgres", "alter system reset all");
+        self.sql("postgres", "select pg_reload_conf()");
+    }
+
     fn serve(dir: PathBuf, settings: &[&str]) -> Self {
         let port = free_port();
         let mut server = program("postgres");

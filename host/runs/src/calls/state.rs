@@ -37,7 +37,7 @@ impl RunCalls {
         };
         let effect = async |ticket| {
             let value = parse()?.map(results::raw).transpose()?;
-            let write = seen::state_write(&run.knowledge.seen, &run.limits, scope, scope_key.clone(), key.to_owned(), value);
+            let write = seen::state_write(&run.knowledge.seen, &run.limits, scope, scope_key.clone(), key.to_owned(), value)?;
             // The commit is not awaited: the next read already finds the value.
             let make = |_| Ok((RunWrite { state: vec![write], ..RunWrite::default() }, ()));
             run.commit(ticket, make).await.map(drop)

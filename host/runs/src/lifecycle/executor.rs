@@ -507,6 +507,7 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<RunningE
     let execution = &assembled.running.execution;
     // Every call has left an event, so no number that was given is given again.
     execution.open.note(run.last_sequence.saturating_add(u64::from(run.attempt.saturating_sub(1)) << 40));
+    execution.knowledge.seen.note_forgotten(ledger, &task.run.terms, &task.run.record)?;
     drop(handle.calls.set(assembled.calls));
     // The callers of open calls are gone. Background actions continue.
     let at = time::now();

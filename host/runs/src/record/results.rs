@@ -178,7 +178,7 @@ fn take_effect<A>(
             let scope_key = state_scope(speaker.terms, scope, &key, limits)?;
             // A second value for the same key follows the first, which is not written yet.
             let again = judged.state.iter().any(|other| other.scope_key == scope_key && other.key == key);
-            let write = seen::state_write(seen, limits, scope, scope_key, key, Some(raw(&value)?));
+            let write = seen::state_write(seen, limits, scope, scope_key, key, Some(raw(&value)?))?;
             if scope != StateScope::Conversation {
                 judged.left.push((write.scope_key.clone(), write.key.clone(), seen::left_by(&write)));
             }

@@ -66,8 +66,8 @@ impl Client {
         let answer = request.timeout(TIMEOUT).send().await.ok()?;
         let status = answer.status().as_u16();
         let text = answer.text().await.ok()?;
-        // No host that knows is there, or it broke off.
-        if matches!(status, 502..=504) {
+        // No host that knows is there, or it broke off, or its disk is full.
+        if matches!(status, 502..=504 | 507) {
             return None;
         }
         Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))

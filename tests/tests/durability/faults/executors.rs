@@ -1,4 +1,5 @@
-//! Executors that keep a list in the state of a conversation. Some sleep longer than their lease, and write then.
+//! Executors that keep a list in the state of each conversation, and one of all jobs in the state of their runner, which several change
+//! at the same time. Some sleep longer than their lease, and write then.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A binding whose runs executors take.
 pub fn binding() -> String {
     format!(
-        "[[external_runners]]\nid = \"plugin:test/lists/default\"\n[external_runners.permissions]\nstate = [\"conversation\"]\n\
+        "[[external_runners]]\nid = \"plugin:test/lists/default\"\n[external_runners.permissions]\nstate = [\"conversation\", \"runner\"]\n\
          [[bindings]]\nid = \"lists\"\nrunner = \"plugin:test/lists/default\"\nmatch = {{ event_type = \"job\\\\..*\" }}\n\
          max_attempts = 100\n[bindings.queue]\nname = \"lists\"\nbackoff_ms = 0\nlease_ms = {LEASE_MS}\n"
     )
@@ -35,6 +36,8 @@ pub struct Claims {
     given: Mutex<BTreeSet<(String, u64)>>,
     /// Claims that were lost, as their executors were told.
     lost: Mutex<usize>,
+    /// The list of all jobs, as executors were shown it.
+    shown: Mutex<Vec<Vec<Value>>>,
 }
 
 impl Claims {
@@ -45,17 +48,27 @@ impl Claims {
     pub fn lost(&self) -> usize {
         *self.lost.lock().unwrap()
     }
+
+    /// The list of all jobs at the end. What executors were shown before is its beginning: no job was lost or moved.
+    pub fn all_jobs(&self) -> Vec<String> {
+        let mut shown = std::mem::take(&mut *self.shown.lock().unwrap());
+        let all = shown.iter().max_by_key(|list| list.len()).unwrap().clone();
+        shown.retain(|list| !all.starts_with(list));
+        assert!(shown.is_empty(), "{shown:?} is no beginning of {all:?}");
+        all.iter().map(|job| job.as_str().unwrap().to_owned()).collect()
+    }
 }
 
 /// A claimed run.
 struct Held<'a> {
     client: &'a Client,
+    claims: &'a Claims,
     run: String,
     token: String,
 }
 
 impl Held<'_> {
-    /// Does something, in tries at any host. `None` where the claim is lost.
+    /// Does something, in tries at any host. `None` where the claim is lost, and `Null` where another run has changed the value.
     async fn does(&self, what: &str, body: &Value) -> Option<Value> {
         let path = format!("/api/v1/runs/{}/{what}", self.run);
         let began = Instant::now();
@@ -64,6 +77,7 @@ impl Held<'_> {
             match self.client.answer(request).await {
                 Some((200, answer)) => return Some(answer),
                 Some((409, problem)) if problem["code"] == "claim_lost" => return None,
+                Some((409, problem)) if problem["code"] == "conflict" && what == "calls/state.set" => return Some(Value::Null),
                 Some((status, problem)) => panic!("{what} {body}: {status}: {problem}"),
                 None => assert!(began.elapsed() < PATIENCE, "no host answers"),
             }
@@ -71,17 +85,41 @@ impl Held<'_> {
         }
     }
 
-    /// Adds the job to the list, unless an earlier claim has done so.
+    /// A list in the state.
+    async fn list(&self, scope: &str) -> Option<Vec<Value>> {
+        let list = self.does("calls/state.get", &json!({ "scope": scope, "key": "list" })).await?["value"].clone();
+        Some(list.as_array().cloned().unwrap_or_default())
+    }
+
+    /// Adds the job to a list, and gives whether it is there then. False where another run has changed the list meanwhile.
+    async fn add(&self, scope: &str, list: &mut Vec<Value>, job: &str) -> Option<bool> {
+        if list.contains(&json!(job)) {
+            return Some(true);
+        }
+        list.push(json!(job));
+        let set = self.does("calls/state.set", &json!({ "scope": scope, "key": "list", "value": list })).await?;
+        Some(!set.is_null())
+    }
+
+    /// Adds the job to the list of all jobs, which others change too.
+    async fn add_to_all(&self, job: &str) -> Option<()> {
+        loop {
+            let mut all = self.list("runner").await?;
+            self.claims.shown.lock().unwrap().push(all.clone());
+            if self.add("runner", &mut all, job).await? {
+                self.claims.shown.lock().unwrap().push(all);
+                return Some(());
+            }
+        }
+    }
+
+    /// Adds the job to the lists, unless an earlier claim has done so.
     async fn work(&self, claim: u64, job: &str) -> Option<()> {
-        let place = json!({ "scope": "conversation", "key": "list" });
-        let list = self.does("calls/state.get", &place).await?["value"].clone();
-        let mut list = list.as_array().cloned().unwrap_or_default();
+        let mut list = self.list("conversation").await?;
         let nap = if self.client.below(8) == 0 { LEASE_MS * 3 / 2 } else { self.client.below(150) };
         tokio::time::sleep(Duration::from_millis(nap)).await;
-        if !list.contains(&json!(job)) {
-            list.push(json!(job));
-            self.does("calls/state.set", &json!({ "scope": "conversation", "key": "list", "value": list })).await?;
-        }
+        assert!(self.add("conversation", &mut list, job).await?, "another run writes to the conversation of {job}");
+        self.add_to_all(job).await?;
         let message = json!({ "type": "message.completed", "data": { "message_id": format!("m{claim}"),
             "message": { "role": "assistant", "content": Value::from(list).to_string() } } });
         self.does("append", &json!({ "first": 1, "results": [message] })).await?;
@@ -110,7 +148,8 @@ pub async fn execute(client: Client, name: usize, claims: Arc<Claims>, stop: Arc
             }
         };
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
-        let held = Held { client: &client, run: text(&answer["run"]["run_id"]), token: text(&answer["lease_token"]) };
+        let held =
+            Held { client: &client, claims: &claims, run: text(&answer["run"]["run_id"]), token: text(&answer["lease_token"]) };
         let claim = answer["run"]["queue"]["claims"].as_u64().unwrap();
         assert!(claims.given.lock().unwrap().insert((held.run.clone(), claim)), "a claim was given twice: {answer}");
         if held.work(claim, &text(&answer["context"]["input"]["text"])).await.is_none() {

@@ -1,8 +1,10 @@
-//! Three hosts of a cluster, each behind networks that break: one before the database, one before its listener for hosts.
+//! Three hosts of a cluster, each behind networks that break: one before the database, one before its listener for hosts, one before that
+//! for clients.
 
 use std::{
     fs,
     path::PathBuf,
+    process::ExitStatus,
     time::{Duration, Instant},
 };
 
@@ -23,6 +25,8 @@ const HOSTS: usize = 3;
 const CLOCK: &str = "clock";
 /// The lines of a log that are shown.
 const LINES: usize = 60;
+/// Commits of so long are lost with a database.
+const LOST: Duration = Duration::from_millis(300);
 /// A host that nobody holds down is started again after so long at most.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -33,6 +37,8 @@ pub struct Place {
     pub database: Proxy,
     /// The network before the listener for hosts.
     pub hosts: Proxy,
+    /// The network before the listener for clients.
+    pub clients: Proxy,
     /// The ports for clients and for hosts.
     ports: [u16; 2],
     /// Not started again when it has ended.
@@ -86,16 +92,16 @@ impl Hosts {
         let config = format!("{}{more}", world.config);
         let places = (0..HOSTS).map(|_| {
             let (ports, database) = ([free_port(), free_port()], Proxy::start(world.postgres.port));
-            let hosts = Proxy::start(ports[1]);
+            let (hosts, clients) = (Proxy::start(ports[1]), Proxy::start(ports[0]));
             let member = start(lay_out(), &database.url(&world.url), ports, hosts.port, &config);
-            Place { member, database, hosts, ports, is_held: false }
+            Place { member, database, hosts, clients, ports, is_held: false }
         });
         let places = places.collect();
         Self { world, places, config, commands, restarts: 0 }
     }
 
     pub fn urls(&self) -> Vec<String> {
-        self.places.iter().map(|place| place.member.url.clone()).collect()
+        self.places.iter().map(|place| format!("http://127.0.0.1:{}", place.clients.port)).collect()
     }
 
     /// The host that owns the ledger, as the database has it.
@@ -131,7 +137,12 @@ impl Hosts {
 
     /// Ends the process of a host, unless it has ended, and starts another one.
     pub fn restart(&mut self, at: usize) {
-        let (url, config) = (self.world.url.clone(), self.config.clone());
+        self.restart_with(at, "");
+    }
+
+    /// As [`Self::restart`], with more in the configuration.
+    pub fn restart_with(&mut self, at: usize, more: &str) {
+        let (url, config) = (self.world.url.clone(), format!("{}{more}", self.config));
         let place = &mut self.places[at];
         let dir = std::mem::replace(&mut place.member.dir, tempfile::tempdir().unwrap());
         let _ = place.member.child.kill();
@@ -151,6 +162,67 @@ impl Hosts {
         self.restart(at);
     }
 
+    /// Waits until another host is active.
+    pub async fn has_left(&mut self, host: usize) {
+        let began = Instant::now();
+        while self.active().await == host {
+            assert!(began.elapsed() < PATIENCE, "no other host takes the ledger: {}", self.logs());
+            self.wait(LOOK).await;
+        }
+    }
+
+    /// Drains a host as soon as another one can take the ledger.
+    pub async fn give_away(&mut self, host: usize) {
+        let began = Instant::now();
+        while let Err(refused) = self.drain(host) {
+            assert!(began.elapsed() < PATIENCE, "{refused}: {}", self.logs());
+            self.wait(LOOK).await;
+        }
+    }
+
+    /// The database is killed, and a standby is promoted. One that is not synchronous lacks the commits of the last moments.
+    pub async fn promote_standby(&mut self, is_synchronous: bool) {
+        let standby = tokio::task::block_in_place(|| self.world.postgres.standby());
+        if is_synchronous {
+            tokio::task::block_in_place(|| self.world.postgres.wait_for(&standby));
+        } else {
+            tokio::task::block_in_place(|| self.world.postgres.cut_off(&standby));
+            self.wait(LOST).await;
+        }
+        tokio::task::block_in_place(|| {
+            self.world.postgres.kill();
+            standby.promote();
+        });
+        self.world.url = self.world.url.replace(&format!(":{}/", self.world.postgres.port), &format!(":{}/", standby.port));
+        for place in &self.places {
+            place.database.switch(standby.port);
+        }
+        command_line_of(&self.world.url, self.commands.path());
+        self.world.postgres = standby;
+    }
+
+    /// Stops all hosts and puts back what the database has lost, from the copy that has most, as an operator does.
+    pub async fn repair(&mut self) {
+        let began = Instant::now();
+        let host = loop {
+            let lost = self.status()["lost"].clone();
+            if let Some(host) = lost["host"].as_str() {
+                break host.to_owned();
+            }
+            assert!(began.elapsed() < PATIENCE, "no host misses what was lost: {}", self.logs());
+            self.wait(LOOK).await;
+        };
+        for at in 0..HOSTS {
+            self.stop(at).await;
+        }
+        let at = self.places.iter().position(|place| host == format!("127.0.0.1:{}", place.hosts.port)).unwrap();
+        let dir = self.places[at].member.dir.path();
+        tokio::task::block_in_place(|| cluster_command(dir, &["repair"])).unwrap_or_else(|error| panic!("{error}"));
+        for at in 0..HOSTS {
+            self.restart(at);
+        }
+    }
+
     /// `kill -9`. The host stays down.
     pub fn kill(&mut self, at: usize) {
         self.places[at].is_held = true;
@@ -159,13 +231,18 @@ impl Hosts {
 
     /// Asks a host to end, and waits until it has. The host stays down.
     pub async fn end(&mut self, at: usize) {
+        let status = self.stop(at).await;
+        assert!(status.success(), "{status}: {}", self.places[at].member.log());
+    }
+
+    /// As [`Self::end`], for a host that may be about to end by itself.
+    async fn stop(&mut self, at: usize) -> ExitStatus {
         self.places[at].is_held = true;
         self.places[at].member.signal(Signal::TERM);
         let began = Instant::now();
         loop {
             if let Some(status) = self.places[at].member.child.try_wait().unwrap() {
-                assert!(status.success(), "{status}: {}", self.places[at].member.log());
-                return;
+                return status;
             }
             assert!(began.elapsed() < PATIENCE, "the host does not end: {}", self.places[at].member.log());
             self.wait(LOOK).await;

@@ -5,7 +5,7 @@ mod executors;
 mod hosts;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{
         Arc,
@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 use self::{
     clients::{Client, Sending, Sent},
     executors::Claims,
-    hosts::Hosts,
+    hosts::{Hosts, Place},
 };
 use crate::{
     cluster::LEASE_MS,
-    proxy::Network,
+    proxy::{Network, Proxy},
     support::{EndedRun, Random, in_order, lines_of},
     undisturbed::{Hit, conversations_go_on, is_as_undisturbed},
 };
@@ -38,8 +38,8 @@ const CLOCK_READ: Duration = Duration::from_millis(1_200);
 /// The hosts are left alone for up to so many ms between two faults.
 const CALM_MS: u64 = 400;
 const AGENTS: usize = 4;
-const LISTS: [&str; 2] = ["list-0", "list-1"];
-const EXECUTORS: usize = 3;
+const LISTS: [&str; 4] = ["list-0", "list-1", "list-2", "list-3"];
+const EXECUTORS: usize = 8;
 
 /// A fault. Where it names no host, it hits the active one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -63,13 +63,21 @@ enum Fault {
     AnswersLost,
     /// The network before the listener for hosts.
     Hosts(Network),
+    /// The network before the listener for clients.
+    Clients(Network),
+    /// The host that takes the ledger has a disk that is low, so it gives it away.
+    DiskLow,
     /// `kill -9` of all processes of the database, which is started again.
     DatabaseKilled,
+    /// The database is gone, and its standby is promoted: a synchronous one, or one without the last commits, which the operator puts back.
+    Promoted {
+        is_synchronous: bool,
+    },
     /// The clock is off by so many seconds, and is set right.
     ClockOff(i64),
 }
 
-const FAULTS: [Fault; 21] = [
+const FAULTS: [Fault; 26] = [
     Fault::Killed,
     Fault::KilledShortly,
     Fault::WarmKilled,
@@ -88,12 +96,22 @@ const FAULTS: [Fault; 21] = [
     Fault::Hosts(Network::Cut),
     Fault::Hosts(Network::Stalled),
     Fault::Hosts(Network::HalfOpen),
+    Fault::Clients(Network::Cut),
+    Fault::Clients(Network::HalfOpen),
+    Fault::DiskLow,
     Fault::DatabaseKilled,
+    Fault::Promoted { is_synchronous: true },
+    Fault::Promoted { is_synchronous: false },
     Fault::ClockOff(300),
     Fault::ClockOff(-300),
 ];
 
 impl Fault {
+    /// True if it comes to its end while a network of another host is not whole.
+    const fn may_have_company(self) -> bool {
+        !matches!(self, Self::DiskLow | Self::Drained | Self::Ended | Self::Promoted { .. })
+    }
+
     async fn happens(self, hosts: &mut Hosts) {
         let active = hosts.active().await;
         match self {
@@ -159,6 +177,31 @@ impl Fault {
                 hosts.wait(SHORT * 4).await;
                 hosts.places[active].hosts.is(Network::Whole);
             }
+            Self::Clients(network) => {
+                hosts.places[active].clients.is(network);
+                hosts.wait(SHORT * 2).await;
+                hosts.places[active].clients.is(Network::Whole);
+            }
+            Self::DiskLow => {
+                // The only host that can take the ledger has a low disk, until another one is there.
+                let (low, other) = ((active + 1) % hosts.places.len(), (active + 2) % hosts.places.len());
+                hosts.kill(low);
+                hosts.restart_with(low, "min_free_disk_bytes = 1000000000000000000\n");
+                hosts.kill(other);
+                hosts.give_away(active).await;
+                hosts.restart(other);
+                hosts.has_left(low).await;
+                for at in [low, active] {
+                    hosts.kill(at);
+                    hosts.restart(at);
+                }
+            }
+            Self::Promoted { is_synchronous } => {
+                hosts.promote_standby(is_synchronous).await;
+                if !is_synchronous {
+                    hosts.repair().await;
+                }
+            }
             Self::DatabaseKilled => {
                 tokio::task::block_in_place(|| {
                     hosts.world.postgres.kill();
@@ -172,6 +215,27 @@ impl Fault {
                 hosts.wait(CLOCK_READ).await;
             }
         }
+    }
+}
+
+/// A network of any host that is not whole during a fault.
+struct Beside {
+    at: usize,
+    network: fn(&Place) -> &Proxy,
+    state: Network,
+}
+
+impl Beside {
+    fn new(random: &mut Random, hosts: &Hosts) -> Self {
+        const NETWORKS: [fn(&Place) -> &Proxy; 3] = [|place| &place.database, |place| &place.hosts, |place| &place.clients];
+        const STATES: [Network; 4] =
+            [Network::Cut, Network::Stalled, Network::HalfOpen, Network::Slow(Duration::from_millis(30))];
+        let mut below = |bound: usize| usize::try_from(random.below(bound as u64)).unwrap();
+        Self { at: below(hosts.places.len()), network: NETWORKS[below(NETWORKS.len())], state: STATES[below(STATES.len())] }
+    }
+
+    fn is(&self, hosts: &Hosts, state: Network) {
+        (self.network)(&hosts.places[self.at]).is(state);
     }
 }
 
@@ -216,7 +280,10 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
         for fault in shuffled(&mut random) {
             hosts.wait(Duration::from_millis(random.below(CALM_MS))).await;
             let began = Instant::now();
+            let beside = Some(Beside::new(&mut random, &hosts)).filter(|_| fault.may_have_company() && random.below(3) == 0);
+            beside.iter().for_each(|beside| beside.is(&hosts, beside.state));
             fault.happens(&mut hosts).await;
+            beside.iter().for_each(|beside| beside.is(&hosts, Network::Whole));
             let healed = Instant::now();
             // Events are accepted again, while ended hosts are started.
             let key = format!("probe-{round}-{}", probes.len());
@@ -229,12 +296,14 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
                 }
             };
             probes.push(event);
-            println!("{fault:?}: {:?}, then {:?} until an event was accepted", healed - began, healed.elapsed());
+            let beside = beside.map_or(String::new(), |beside| format!(" beside {:?} at {}", beside.state, beside.at));
+            println!("{fault:?}{beside}: {:?}, then {:?} until an event was accepted", healed - began, healed.elapsed());
             if healed.elapsed() > longest.0 {
                 longest = (healed.elapsed(), Some(fault));
             }
         }
     }
+    assert_eq!(hosts.status()["lost"], Value::Null);
     stop.store(true, Ordering::Relaxed);
     let (mut messages, mut jobs) = (Vec::new(), Vec::new());
     for task in agents {
@@ -264,6 +333,7 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
     for list in LISTS {
         has_all_jobs(&lists, list);
     }
+    are_in_order(&claims.all_jobs(), &lists);
     let resumes: usize = agents.iter().map(|(_, run)| run.resumes()).sum();
     println!(
         "{} runs of agents were resumed {resumes} times: {} tool calls in doubt, {} calls made again; {} jobs in {} claims, {} of them lost; \
@@ -334,6 +404,25 @@ fn has_all_jobs(runs: &[(String, EndedRun)], list: &str) {
         let shown: Value = serde_json::from_str(run.message_texts().last().unwrap()).unwrap();
         assert_eq!(shown, Value::from(jobs.clone()), "{run}");
     }
+}
+
+/// Each job is in the list of all jobs, once, and behind those whose runs ended before its own began.
+fn are_in_order(all: &[String], runs: &[(String, EndedRun)]) {
+    let time = |run: &EndedRun, name: &str| run.run[name].as_u64().unwrap();
+    let runs: BTreeMap<_, _> = runs.iter().map(|(job, run)| (job, run)).collect();
+    let mut newest = 0;
+    for job in all {
+        let run = runs.get(job).unwrap_or_else(|| panic!("{job} has no run"));
+        assert!(newest <= time(run, "finished_at"), "{job} ended before another began that is before it: {all:?}");
+        newest = newest.max(time(run, "created_at"));
+    }
+    let distinct: BTreeSet<_> = all.iter().collect();
+    assert!(
+        distinct.len() == all.len() && all.len() == runs.len(),
+        "{} runs, and {} jobs in the list: {all:?}",
+        runs.len(),
+        all.len()
+    );
 }
 
 /// The rows of all tables of a closed copy. Rows of events are packed by each merge, and the bytes of workspaces count the packed rows.

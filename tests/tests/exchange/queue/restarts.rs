@@ -99,6 +99,47 @@ async fn every_answered_call_of_an_executor_is_in_the_audit_after_a_kill() {
     host.check();
 }
 
+/// The host has forgotten which version of a shared value the run has seen: the run reads it again, and overwrites nothing unseen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_that_outlives_the_host_overwrites_nothing_that_it_has_not_seen() {
+    let mut host = host("lease_ms = 30000", "");
+    let desk = Desk::of(&host);
+    let executor = desk.executor("reads").await;
+    let value = |key: &str, value: u64| json!({ "scope": "runner", "key": key, "value": value });
+    let place = |key: &str| json!({ "scope": "runner", "key": key });
+    let mut held = Vec::new();
+    for job in ["reads", "others"] {
+        desk.job(job, json!({})).await;
+        held.push(executor.claim().await);
+    }
+    let [reads, others] = held.try_into().ok().unwrap();
+    assert_eq!(reads.does("calls/state.get", place("read")).await["value"], json!(null));
+    reads.does("calls/state.set", value("set", 1)).await;
+    let update = json!({ "type": "state.updated", "data": value("updated", 1) });
+    reads.does("append", json!({ "first": 1, "results": [update] })).await;
+    for key in ["read", "set", "updated", "new"] {
+        others.does("calls/state.get", place(key)).await;
+        others.does("calls/state.set", value(key, 2)).await;
+    }
+    host.kill_and_revive();
+    reads.does("calls/state.list-keys", json!({ "scope": "runner" })).await;
+    for key in ["read", "set", "updated"] {
+        reads.refused("calls/state.set", value(key, 3), 409, "conflict").await;
+        let update = json!({ "type": "state.updated", "data": value(key, 3) });
+        reads.refused("append", json!({ "first": 2, "results": [update] }), 409, "conflict").await;
+        assert_eq!(reads.does("calls/state.get", place(key)).await["value"], 2);
+        reads.does("calls/state.set", value(key, 3)).await;
+    }
+    // A value that it has never seen is set without a look.
+    reads.does("calls/state.set", value("new", 3)).await;
+    for key in ["read", "set", "updated", "new"] {
+        assert_eq!(others.does("calls/state.get", place(key)).await["value"], 3);
+    }
+    reads.complete().await;
+    others.complete().await;
+    host.check();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_died_with_the_host_loses_its_claim_a_while_after_the_start() {
     let mut host = host("lease_ms = 1000", "");
