@@ -14,7 +14,7 @@ use anyhow::Context;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::{process, workspace::Workspace};
+use crate::{guests, process, test::NATIVE, toolchain, workspace::Workspace};
 
 /// Take one guarantee out of the ledger of a cluster, and see that its tests catch it
 ///
@@ -23,10 +23,18 @@ use crate::{process, workspace::Workspace};
 pub(crate) struct Mutants {
     /// Only the mutants whose name has this text
     name: Option<String>,
+    /// Hold them against the faults of a cluster of three hosts, from outside, in place of the tests of the ledger: three quarters of an hour
+    #[arg(long)]
+    faults: bool,
+    /// The seed of the faults
+    #[arg(long, requires = "faults")]
+    seed: Option<u64>,
 }
 
-/// The package with the tests, and its test binary.
-const TESTS: [&str; 4] = ["--package", "agent-host-ledger", "--test", "cluster"];
+/// The package with the tests of the ledger, and its test binary.
+const LEDGER: [&str; 4] = ["--package", "agent-host-ledger", "--test", "cluster"];
+/// The host and the test with the faults.
+const FAULTS: [&str; 4] = ["--bin", "agent-host", "--test", "durability"];
 /// A build that neither passes nor fails hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -90,17 +98,22 @@ impl Mutants {
         let mutants: Vec<_> = MUTANTS.iter().filter(wanted).collect();
         anyhow::ensure!(!mutants.is_empty(), "no mutant has such a name: {}", MUTANTS.map(|mutant| mutant.name).join("; "));
         let place = workspace.target().join("mutants");
-        let tree = place.join("tree");
-        copy(workspace, &tree)?;
-        anyhow::ensure!(passes(&place, &tree)?, "the tests fail without a change: see `cargo test {}`", TESTS.join(" "));
+        let judge =
+            Judge { tree: place.join("tree"), place, guests: self.faults.then(|| guests::dir(workspace)), seed: self.seed };
+        if self.faults {
+            toolchain::need_faketime()?;
+            guests::runners(workspace)?;
+        }
+        copy(workspace, &judge.tree)?;
+        anyhow::ensure!(judge.passes()?, "the tests fail without a change: see {}", judge.log().display());
         println!("whole: the tests pass");
         let mut missed = 0;
         for mutant in mutants {
-            let file = tree.join(mutant.file);
+            let file = judge.tree.join(mutant.file);
             let whole = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
             fs::write(&file, change(mutant, &whole)?)?;
             let began = Instant::now();
-            let is_missed = passes(&place, &tree);
+            let is_missed = judge.passes();
             fs::write(&file, whole)?;
             let is_missed = is_missed?;
             let outcome = if is_missed { "MISSED" } else { "caught" };
@@ -135,34 +148,64 @@ fn copy(workspace: &Workspace, tree: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// True if the tests pass. A build that does not compile is an error: it says nothing of the tests.
-fn passes(place: &Path, tree: &Path) -> anyhow::Result<bool> {
-    let cargo = |arguments: &[&str]| {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.current_dir(tree).arg("test").args(TESTS).args(arguments).env("CARGO_TARGET_DIR", place.join("build"));
+/// The tests that a mutant is held against.
+struct Judge {
+    place: PathBuf,
+    /// The sources.
+    tree: PathBuf,
+    /// The components for the faults; `None` for the tests of the ledger.
+    guests: Option<PathBuf>,
+    seed: Option<u64>,
+}
+
+impl Judge {
+    fn log(&self) -> PathBuf {
+        self.place.join("tests.log")
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Command {
+        let (mut command, build) =
+            (Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())), self.place.join("build"));
+        command.current_dir(&self.tree).args(arguments).env("CARGO_TARGET_DIR", &build).env("RUSTFLAGS", "-Awarnings");
         // Cargo has told us about our own package.
-        command.env_remove("CARGO_MANIFEST_DIR").env("RUSTFLAGS", "-Awarnings");
+        command.env_remove("CARGO_MANIFEST_DIR");
+        if let Some(guests) = &self.guests {
+            command.env("AGENT_HOST_BIN", build.join("debug/agent-host")).env("AGENT_HOST_WASM_DIR", guests);
+            command.envs(self.seed.map(|seed| ("FAULTS_SEED", seed.to_string())));
+        }
         command
-    };
-    process::run(&mut cargo(&["--no-run"]))?;
-    let log: PathBuf = place.join("tests.log");
-    let output = fs::File::create(&log)?;
-    let errors = output.try_clone()?;
-    let mut tests = cargo(&["--", "--test-threads=4"]);
-    let mut tests = tests.process_group(0).stdout(Stdio::from(output)).stderr(Stdio::from(errors)).spawn()?;
-    let began = Instant::now();
-    loop {
-        if let Some(status) = tests.try_wait()? {
-            return Ok(status.success());
+    }
+
+    /// True if the tests pass. A build that does not compile is an error: it says nothing of the tests.
+    fn passes(&self) -> anyhow::Result<bool> {
+        let mut tests = if self.guests.is_some() {
+            process::run(self.cargo(&["build"]).args(NATIVE).args(FAULTS))?;
+            let mut tests = self.cargo(&["test"]);
+            tests.args(NATIVE).args(["--test", "durability", "--", "faults::"]);
+            tests
+        } else {
+            process::run(self.cargo(&["test", "--no-run"]).args(LEDGER))?;
+            let mut tests = self.cargo(&["test"]);
+            tests.args(LEDGER).args(["--", "--test-threads=4"]);
+            tests
+        };
+        let output = fs::File::create(self.log())?;
+        let errors = output.try_clone()?;
+        let mut tests = tests.process_group(0).stdout(Stdio::from(output)).stderr(Stdio::from(errors)).spawn()?;
+        let began = Instant::now();
+        loop {
+            if let Some(status) = tests.try_wait()? {
+                return Ok(status.success());
+            }
+            if began.elapsed() > PATIENCE {
+                // Cargo and the test binary.
+                let group = i32::try_from(tests.id()).ok().and_then(Pid::from_raw).context("no process")?;
+                kill_process_group(group, Signal::KILL)?;
+                tests.wait()?;
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(200));
         }
-        if began.elapsed() > PATIENCE {
-            // Cargo and the test binary.
-            let group = i32::try_from(tests.id()).ok().and_then(Pid::from_raw).context("no process")?;
-            kill_process_group(group, Signal::KILL)?;
-            tests.wait()?;
-            return Ok(false);
-        }
-        std::thread::sleep(Duration::from_millis(200));
     }
 }
 

@@ -261,6 +261,18 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
+    /// Executors over HTTP that claim runs which wait, each executor at one of several hosts of a cluster
+    Claims {
+        /// Addresses of the hosts
+        #[arg(long, required = true)]
+        address: Vec<SocketAddr>,
+        /// Number of executors
+        #[arg(long)]
+        executors: usize,
+        /// Number of runs
+        #[arg(long)]
+        runs: usize,
+    },
     /// An executor over HTTP that waits for runs, which come one after the other
     Wake {
         #[command(flatten)]
@@ -462,6 +474,7 @@ fn main() -> anyhow::Result<()> {
         | Command::Approval { .. }
         | Command::Steering { .. }
         | Command::Queue { .. }
+        | Command::Claims { .. }
         | Command::Wake { .. }
         | Command::Subscribers { .. }
         | Command::Agui { .. }
@@ -520,6 +533,7 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         Command::Children { config } => print(&people::children(Config::load(&config)?).await?),
         Command::Egress { config } => print(&outside::measure(Config::load(&config)?).await?),
         Command::Queue { target, load } => print(&queue::load(target.address, target.pid, load).await?),
+        Command::Claims { address, executors, runs } => print(&queue::claims(&address, executors, runs).await?),
         Command::Wake { target, rounds } => print(&queue::wake(target.address, rounds).await?),
         Command::Subscribers { target, subscribers } => print(&subscribers::subscribe(target.address, subscribers).await?),
         Command::Agui { target, load } => print(&agui::load(target.address, target.pid, load).await?),

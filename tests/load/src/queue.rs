@@ -1,6 +1,7 @@
 //! Runs that executors take from a queue.
 
 use std::{
+    collections::HashSet,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -175,6 +176,47 @@ async fn keep_making(address: SocketAddr, window: Window, room: &Semaphore) -> a
         make(&mut connection).await?;
     }
     Ok(())
+}
+
+/// The measured values of claims.
+#[derive(Debug, Serialize)]
+pub(crate) struct Claims {
+    claims_per_second: f64,
+}
+
+/// Makes so many runs, and lets executors claim and start all of them, each executor at one of the addresses in turn.
+pub(crate) async fn claims(addresses: &[SocketAddr], executors: usize, runs: usize) -> anyhow::Result<Claims> {
+    let first = *addresses.first().context("no address")?;
+    let making = (0..executors).map(async |maker| {
+        let mut connection = Connection::open(first).await?;
+        for _ in (maker..runs).step_by(executors) {
+            make(&mut connection).await?;
+        }
+        anyhow::Ok(())
+    });
+    try_join_all(making).await?;
+    let mut claiming = Vec::new();
+    for (number, address) in addresses.iter().cycle().take(executors).enumerate() {
+        claiming.push(Executor::register(*address, &format!("bench-{number}")).await?);
+    }
+    let began = Instant::now();
+    let claimed = try_join_all(claiming.into_iter().map(async |mut executor| {
+        let mut claimed = Vec::new();
+        while let Some(claim) = executor.claim(0).await? {
+            claimed.push(claim.run_id);
+        }
+        anyhow::Ok(claimed)
+    }));
+    let claimed = claimed.await?.concat();
+    let took = began.elapsed();
+    let distinct: HashSet<_> = claimed.iter().collect();
+    anyhow::ensure!(
+        distinct.len() == runs && claimed.len() == runs,
+        "{} claims of {} of {runs} runs",
+        claimed.len(),
+        distinct.len()
+    );
+    Ok(Claims { claims_per_second: runs as f64 / took.as_secs_f64() })
 }
 
 /// The measured values of a waiting executor.

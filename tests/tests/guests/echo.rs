@@ -5,6 +5,7 @@ use agent_host_tests::{
     World,
     world::{bound, in_conversation, limits},
 };
+use futures_util::future::join_all;
 
 const ECHO: &str = "plugin:agent-host/echo/default";
 
@@ -50,6 +51,24 @@ async fn a_conversation_is_remembered_across_a_restart() {
     let other = world.say_in("c2", "hello").await;
     let context = world.host.ledger().context(other.run.run_id).unwrap().unwrap();
     assert!(!context.get().contains("turns"), "another conversation has its own state");
+}
+
+/// Messages that are sent at the same moment are answered in the order in which they are in the conversation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn runs_of_messages_that_come_together_take_turns_in_their_order() {
+    let world = World::new(&["echo"], ECHO).await;
+    for round in 0..20 {
+        let conversation = format!("c{round}");
+        let sending = (0..8).map(|n| world.send(in_conversation(&conversation, &format!("message {n}"))));
+        let mut runs = Vec::new();
+        for id in join_all(sending).await {
+            world.ended(id).await;
+            runs.push(world.host.ledger().run(id).unwrap().unwrap());
+        }
+        runs.sort_by_key(|record| record.run_no);
+        let turns: Vec<_> = runs.iter().map(|record| record.run.turn.unwrap()).collect();
+        assert_eq!(turns, (1..=8).collect::<Vec<_>>());
+    }
 }
 
 #[tokio::test]

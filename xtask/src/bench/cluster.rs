@@ -2,17 +2,20 @@
 //! away, and after a kill.
 
 use std::{
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::{
+    calls::{self, UNLIMITED},
     echo,
     postgres::{PASSWORD, Postgres, free_port},
+    queue::OUTSIDE,
     session::Session,
     site::Site,
     usage,
@@ -25,14 +28,29 @@ const SECRET: &str = "a secret of benchmarks, of 32 bytes and more";
 const DATABASE: &str = "bench";
 /// Requests to the active host, and as many by the warm one.
 const REQUESTS: u32 = 2_000;
+/// Runs that are followed at both hosts, one after the other, and the time from the message to the event that is followed.
+const FOLLOWED: u32 = 200;
+const NAP_MS: u64 = 30;
+/// Runs that executors claim.
+const CLAIMED: &str = "4000";
+const EXECUTORS: &str = "8";
+/// Runs that are parked while the ledger moves, and clients that send them.
+const PARKED: u64 = 100_000;
+const SENDERS: u64 = 16;
+const NIGHT_MS: u64 = 4 * 3_600_000;
+/// Time for so many runs to park.
+const PARKING: Duration = Duration::from_secs(600);
 /// Time for a warm host to reach the active one, and for a takeover.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     rates(session)?;
     forwarding(session)?;
+    following(session)?;
+    claims(session)?;
     drain(session)?;
-    takeover(session)
+    takeover(session)?;
+    parked(session)
 }
 
 /// Echo runs over HTTP of one host by itself, and of one with its log in PostgreSQL.
@@ -89,6 +107,120 @@ fn forwarding(session: &mut Session) -> anyhow::Result<()> {
     let (forwarded, forwarded_cpu) = measured(&warm.url)?;
     session.record(LATENCY, forwarded - direct)?;
     session.record(CPU, forwarded_cpu - direct_cpu)
+}
+
+/// An event of a run at a follower of the warm host, after it is at a follower of the active one.
+fn following(session: &mut Session) -> anyhow::Result<()> {
+    const ADDED: &str = "cluster.follow.added_p50_ms";
+    if !session.wants(&[ADDED]) {
+        return Ok(());
+    }
+    let component = session.calls.clone();
+    let cluster = Cluster::with(session, "cluster-follow", Some(component), binding(UNLIMITED, calls::RUNNER))?;
+    let active = cluster.active(session, "cluster-follow")?;
+    let warm = cluster.warm(session, "cluster-follow-warm")?;
+    let client = Client::new(active.url());
+    let mut added = Vec::new();
+    for _ in 0..FOLLOWED {
+        let run = sleeps(&client, now_ms()? + NAP_MS)?;
+        let awake = |url: String| {
+            let path = format!("/api/v1/runs/{run}/events");
+            thread::spawn(move || {
+                let mut at = None;
+                Client::new(&url).stream(&path, PATIENCE, |event| {
+                    if event.data.contains("\"awake\"") {
+                        at.get_or_insert_with(Instant::now);
+                    }
+                    Ok(())
+                })?;
+                at.context("the run did not wake up")
+            })
+        };
+        let followers = [awake(active.url().to_owned()), awake(warm.url.clone())];
+        let [direct, forwarded] =
+            followers.map(|follower| follower.join().map_err(|_| anyhow::anyhow!("a follower has panicked")));
+        let (direct, forwarded) = (direct??, forwarded??);
+        let earlier = direct.saturating_duration_since(forwarded).as_secs_f64();
+        added.push((forwarded.saturating_duration_since(direct).as_secs_f64() - earlier) * 1e3);
+    }
+    active.kill();
+    added.sort_by(f64::total_cmp);
+    session.record(ADDED, added.get(added.len() / 2).copied().context("no run was followed")?)
+}
+
+/// Claims of executors at three hosts, of which one is active.
+fn claims(session: &mut Session) -> anyhow::Result<()> {
+    const RATE: &str = "cluster.claims_per_second";
+    if !session.wants(&[RATE]) {
+        return Ok(());
+    }
+    let cluster = Cluster::with(session, "cluster-claims", None, format!("{OUTSIDE}lease_ms = 60000\n"))?;
+    let active = cluster.active(session, "cluster-claims")?;
+    let warm = [cluster.warm(session, "cluster-claims-1")?, cluster.warm(session, "cluster-claims-2")?];
+    let mut arguments = vec!["claims", "--executors", EXECUTORS, "--runs", CLAIMED];
+    for url in [active.url(), &warm[0].url, &warm[1].url] {
+        arguments.extend(["--address", url.trim_start_matches("http://")]);
+    }
+    let report = session.load(&arguments)?;
+    active.kill();
+    session.record(RATE, report.number("claims_per_second")?)
+}
+
+/// From the request to drain a host with parked runs until another one has the ledger, and until that one has the runs.
+fn parked(session: &mut Session) -> anyhow::Result<()> {
+    const DRAIN: &str = "cluster.parked.100000.drain_ms";
+    const READY: &str = "cluster.parked.100000.ready_ms";
+    if !session.wants(&[DRAIN, READY]) {
+        return Ok(());
+    }
+    let component = session.calls.clone();
+    let config = binding(&format!("{UNLIMITED}park_after_ms = 100\n"), calls::RUNNER);
+    let cluster = Cluster::with(session, "cluster-parked", Some(component), config)?;
+    let port = free_port();
+    let site = cluster.site(session, "cluster-parked", port)?;
+    let active = site.start_in(session, &environment())?.host;
+    let warm = cluster.warm(session, "cluster-parked-warm")?;
+    let wake = now_ms()? + NIGHT_MS;
+    let senders = (0..SENDERS).map(|_| {
+        let client = Client::new(active.url());
+        thread::spawn(move || (0..PARKED / SENDERS).try_for_each(|_| sleeps(&client, wake).map(drop)))
+    });
+    for sender in senders.collect::<Vec<_>>() {
+        sender.join().map_err(|_| anyhow::anyhow!("a client has panicked"))??;
+    }
+    let has_parked = |url: &str, within: Duration| {
+        let (client, began) = (Client::new(url), Instant::now());
+        loop {
+            // A host between warm and active is not ready.
+            let there = client.get("/readyz").ok().and_then(|ready| ready.get("parked_runs").and_then(Value::as_u64));
+            if there == Some(PARKED) {
+                return Ok(());
+            }
+            anyhow::ensure!(began.elapsed() < within, "{there:?} of {PARKED} runs are parked");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    has_parked(active.url(), PARKING)?;
+    let mut command = Command::new(session.host_binary());
+    command.args(["cluster", "drain", &format!("127.0.0.1:{port}"), "--json", "--config", &site.config()]).envs(environment());
+    let began = Instant::now();
+    let outcome: Value = serde_json::from_str(&process::output(&mut command)?)?;
+    has_parked(&warm.url, PATIENCE)?;
+    let ready = began.elapsed();
+    active.kill();
+    session.record(DRAIN, outcome.get("took_ms").and_then(Value::as_f64).context("no time")?)?;
+    session.record(READY, ready.as_secs_f64() * 1e3)
+}
+
+/// Sends a message to a run that sleeps until a time. Gives the id of the run.
+fn sleeps(client: &Client, until_ms: u64) -> anyhow::Result<String> {
+    let task = json!({ "call": "timers.now", "times": 1, "until_ms": until_ms }).to_string();
+    let event = json!({ "event_type": "message.received", "input": { "text": task } });
+    run_of(&client.post("/api/v1/events", &[], &event)?)
+}
+
+fn now_ms() -> anyhow::Result<u64> {
+    Ok(u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?)
 }
 
 /// From the request to drain the active host until another one has the ledger, and the longest of the requests that a client of the drained
@@ -155,7 +287,10 @@ fn takeover(session: &mut Session) -> anyhow::Result<()> {
 /// Sends an event, which is accepted once by its key. Gives the id of its run.
 fn answered(client: &Client, key: &str) -> anyhow::Result<String> {
     let event = json!({ "event_type": "message.received", "input": { "text": "hello" } });
-    let accepted = client.post("/api/v1/events", &[("Idempotency-Key", key)], &event)?;
+    run_of(&client.post("/api/v1/events", &[("Idempotency-Key", key)], &event)?)
+}
+
+fn run_of(accepted: &Value) -> anyhow::Result<String> {
     let run = accepted.pointer("/runs/0/run_id").and_then(Value::as_str);
     run.map(str::to_owned).with_context(|| format!("an event without a run: {accepted}"))
 }
@@ -164,6 +299,15 @@ fn answered(client: &Client, key: &str) -> anyhow::Result<String> {
 struct Cluster {
     postgres: Postgres,
     url: String,
+    /// The component of each host.
+    component: Option<PathBuf>,
+    /// The end of the configuration of each host.
+    config: String,
+}
+
+/// A configuration with one binding for every event.
+fn binding(limits: &str, runner: &str) -> String {
+    format!("{limits}[[bindings]]\nid = \"bench\"\nrunner = \"{runner}\"\ndeadline_ms = 14400000\n")
 }
 
 /// A host that follows. Dropping it kills it.
@@ -180,11 +324,16 @@ impl Drop for Warm {
 }
 
 impl Cluster {
+    /// A cluster whose hosts echo.
     fn new(session: &Session, name: &str) -> anyhow::Result<Self> {
+        Self::with(session, name, Some(session.echo.clone()), binding("", echo::RUNNER))
+    }
+
+    fn with(session: &Session, name: &str, component: Option<PathBuf>, config: String) -> anyhow::Result<Self> {
         let postgres = Postgres::start();
         postgres.create(DATABASE);
         let url = postgres.url(DATABASE).replace(&format!(":{PASSWORD}"), "");
-        let cluster = Self { postgres, url };
+        let cluster = Self { postgres, url, component, config };
         let site = cluster.site(session, &format!("{name}-init"), free_port())?;
         let mut init = Command::new(session.host_binary());
         init.args(["cluster", "init", "--config", &site.config()]).envs(environment());
@@ -196,15 +345,14 @@ impl Cluster {
         Ok(u32::try_from(self.postgres.pid())?)
     }
 
-    /// A site whose host echoes, with another address than those before.
+    /// A site with another address than those before.
     fn site(&self, session: &Session, name: &str, port: u16) -> anyhow::Result<Site> {
         let config = format!(
             "ledger = \"{}\"\n[cluster]\nadvertise = \"127.0.0.1:{port}\"\nsecret = {{ env = \"{SECRET_VARIABLE}\" }}\n\
-             password = {{ env = \"{PASSWORD_VARIABLE}\" }}\n[[bindings]]\nid = \"bench\"\nrunner = \"{}\"\n",
-            self.url,
-            echo::RUNNER
+             password = {{ env = \"{PASSWORD_VARIABLE}\" }}\n{}",
+            self.url, self.config
         );
-        Site::configured(session, name, &session.echo, &config)
+        Site::holding(session, name, self.component.as_deref().as_slice(), &config)
     }
 
     fn active(&self, session: &Session, name: &str) -> anyhow::Result<HostProcess> {

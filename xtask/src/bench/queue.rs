@@ -35,7 +35,7 @@ const IN_FLIGHT: &str = "64";
 const SECRET: &str = "a secret of the benchmarks";
 
 /// A binding whose runs are made by name, for executors, and which no event is for.
-const OUTSIDE: &str = r#"
+pub(crate) const OUTSIDE: &str = r#"
 [[external_runners]]
 id = "plugin:bench/outside/default"
 

@@ -1,7 +1,10 @@
 //! The line of a conversation: one active run, the next ones wait in the order in which they were created.
+//!
+//! Runs that are created at the same moment join in any order. None of them is called while another one is being created that may have a
+//! smaller number: the order of runs is that of their messages in the transcript.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -25,8 +28,10 @@ struct Line {
     /// True if the active run takes waiting runs as input (`record/steering.rs`).
     steers: bool,
     waiting: BTreeMap<u64, Arc<Slot>>,
-    /// Runs that are being created, and have not joined.
-    reserved: u32,
+    /// Runs that are being created, and have not joined: the numbers of their reservations.
+    reserved: BTreeSet<u64>,
+    /// Number of the last reservation.
+    last_reservation: u64,
     /// Set while a run is being created that wants to be first.
     exclusive: bool,
     /// Notified when `exclusive` ends, and when the active run leaves.
@@ -41,6 +46,8 @@ struct Slot {
     called: Notify,
     /// True if the run takes input during its turn.
     steers: bool,
+    /// The last reservation when the run joined: later ones are of runs with larger numbers.
+    reservation: u64,
     /// The run that has taken it as input.
     taken_by: Mutex<Option<RunId>>,
     /// Called when nobody waits here any more: what was taken has its end on disk.
@@ -105,6 +112,7 @@ impl Drop for TakenRun {
 pub(crate) struct Reservation {
     lines: Arc<Lines>,
     key: ConversationKey,
+    number: u64,
     /// True if every other run of the conversation waits until this one has joined.
     exclusive: bool,
 }
@@ -113,11 +121,12 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut lines = self.lines.0.lock();
         if let Some(line) = lines.get_mut(&self.key) {
-            line.reserved = line.reserved.saturating_sub(1);
+            line.reserved.remove(&self.number);
             if self.exclusive {
                 line.exclusive = false;
                 line.freed.notify_waiters();
             }
+            line.call_next();
             if line.is_idle() {
                 lines.remove(&self.key);
             }
@@ -135,7 +144,29 @@ pub(crate) struct Busy {
 impl Line {
     /// True if no run is in the line or joining it.
     fn is_idle(&self) -> bool {
-        self.active.is_none() && self.waiting.is_empty() && self.reserved == 0
+        self.active.is_none() && self.waiting.is_empty() && self.reserved.is_empty()
+    }
+
+    /// Calls the run that is first, where none is active, and none that is being created may come before it.
+    fn call_next(&mut self) {
+        if self.active.is_some() {
+            return;
+        }
+        if let Some(first) = self.waiting.first_entry()
+            && self.reserved.first().is_none_or(|reserved| *reserved > first.get().reservation)
+        {
+            let (run_no, slot) = first.remove_entry();
+            self.active = Some(run_no);
+            self.steers = slot.steers;
+            slot.called.notify_one();
+        }
+    }
+
+    fn reserve(&mut self, lines: &Arc<Lines>, key: &ConversationKey, exclusive: bool) -> Reservation {
+        self.last_reservation += 1;
+        self.reserved.insert(self.last_reservation);
+        self.exclusive = exclusive;
+        Reservation { lines: Arc::clone(lines), key: key.clone(), number: self.last_reservation, exclusive }
     }
 }
 
@@ -199,8 +230,7 @@ impl Lines {
                 let mut lines = self.0.lock();
                 let line = lines.entry(key.clone()).or_default();
                 if !line.exclusive {
-                    line.reserved += 1;
-                    return Reservation { lines: Arc::clone(self), key: key.clone(), exclusive: false };
+                    return line.reserve(self, key, false);
                 }
                 Arc::clone(&line.freed).notified_owned()
             };
@@ -222,10 +252,7 @@ impl Lines {
         if let Some(turn) = parked(key) {
             return Err(Busy { active: Some((turn.run_no, None)) });
         }
-        let line = lines.entry(key.clone()).or_default();
-        line.reserved += 1;
-        line.exclusive = true;
-        Ok(Reservation { lines: Arc::clone(self), key: key.clone(), exclusive: true })
+        Ok(lines.entry(key.clone()).or_default().reserve(self, key, true))
     }
 
     /// Reserves the place behind the active run `run_no`, which is about to be cancelled: the new run is next, and every other
@@ -238,17 +265,14 @@ impl Lines {
     ) -> Option<Reservation> {
         let mut lines = self.0.lock();
         let (active, is_free) = match lines.get(key) {
-            Some(line) => (line.active, line.waiting.is_empty() && line.reserved == 0 && !line.exclusive),
+            Some(line) => (line.active, line.waiting.is_empty() && line.reserved.is_empty() && !line.exclusive),
             None => (None, true),
         };
         let active = active.or_else(|| parked(key).map(|turn| turn.run_no));
         if active != Some(run_no) || !is_free {
             return None;
         }
-        let line = lines.entry(key.clone()).or_default();
-        line.reserved += 1;
-        line.exclusive = true;
-        Some(Reservation { lines: Arc::clone(self), key: key.clone(), exclusive: true })
+        Some(lines.entry(key.clone()).or_default().reserve(self, key, true))
     }
 
     /// The number of waiting runs in all lines.
@@ -267,15 +291,17 @@ impl Lines {
         parked: impl FnOnce(&ConversationKey) -> Option<ParkedTurn>,
     ) -> Turn {
         let Some(key) = key else { return Turn { place: None } };
-        let slot = Arc::new(Slot { steers, ..Slot::default() });
         let mut lines = self.0.lock();
         let line = lines.entry(key.clone()).or_default();
+        let slot = Arc::new(Slot { steers, reservation: line.last_reservation, ..Slot::default() });
         if line.active.is_none()
             && let Some(turn) = parked(&key)
         {
             (line.active, line.steers) = (Some(turn.run_no), turn.steers);
         }
-        if line.active.is_none_or(|active| active == run_no) {
+        // One of those that are being created is this run.
+        let is_first = line.waiting.is_empty() && line.reserved.len() <= 1;
+        if line.active.map_or(is_first, |active| active == run_no) {
             line.active = Some(run_no);
             line.steers = steers;
         } else {
@@ -293,7 +319,7 @@ impl Turn {
         let Some(place) = &mut self.place else { return };
         place.parked = true;
         let mut lines = place.lines.0.lock();
-        if lines.get(&place.key).is_some_and(|line| line.waiting.is_empty() && line.reserved == 0) {
+        if lines.get(&place.key).is_some_and(|line| line.waiting.is_empty() && line.reserved.is_empty()) {
             lines.remove(&place.key);
         }
     }
@@ -339,13 +365,9 @@ impl Drop for Place {
         if line.active == Some(self.run_no) {
             line.active = None;
             line.steers = false;
-            if let Some((next, slot)) = line.waiting.pop_first() {
-                line.active = Some(next);
-                line.steers = slot.steers;
-                slot.called.notify_one();
-            }
             line.freed.notify_waiters();
         }
+        line.call_next();
         if line.is_idle() {
             lines.remove(&self.key);
         }
@@ -382,6 +404,41 @@ mod tests {
             }
             prop_assert!(lines.0.lock().is_empty());
         }
+    }
+
+    #[tokio::test]
+    async fn no_run_begins_while_one_with_a_smaller_number_is_being_created() {
+        let lines = Arc::new(Lines::default());
+        let key = key().unwrap();
+        let join = |run_no| lines.join(Some(key.clone()), run_no, false, |_| None);
+        let [of_first, of_second] = [lines.reserve(&key).await, lines.reserve(&key).await];
+        let second = join(2);
+        drop(of_second);
+        assert!(!second.is_now());
+        let first = join(1);
+        // A run that is created from now on has a larger number.
+        let of_third = lines.reserve(&key).await;
+        assert!(!first.is_now(), "it may still be another one that is created");
+        drop(of_first);
+        assert!(first.is_now() && !second.is_now());
+        // The same where the active run leaves.
+        let of_fourth = lines.reserve(&key).await;
+        let fourth = join(4);
+        drop(of_fourth);
+        drop(first);
+        assert!(second.is_now());
+        drop(second);
+        assert!(!fourth.is_now());
+        // The run was not created after all.
+        drop(of_third);
+        assert_eq!(fourth.wait().await, TurnCall::Now);
+        drop(fourth);
+        assert!(lines.0.lock().is_empty());
+        // One that leaves while it waits makes way for the next.
+        let [of_fifth, of_sixth] = [lines.reserve(&key).await, lines.reserve(&key).await];
+        let sixth = join(6);
+        drop((of_sixth, sixth, of_fifth));
+        assert!(lines.0.lock().is_empty());
     }
 
     #[test]

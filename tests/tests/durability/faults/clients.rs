@@ -29,10 +29,6 @@ pub struct Client {
     random: Arc<std::sync::Mutex<Random>>,
 }
 
-/// One message at a time is sent into the conversation of several clients: the order of those that were acknowledged is the order of their
-/// runs.
-pub type Sending = Arc<tokio::sync::Mutex<()>>;
-
 /// A request that was acknowledged, and the run that it made.
 pub struct Sent {
     /// Names the message.
@@ -105,15 +101,10 @@ impl Client {
         self.make("/api/v1/events", key, &body).await["event_id"].as_str().unwrap().to_owned()
     }
 
-    /// Sends a request, in its turn where there is one, and follows its run to the end.
-    async fn send(&self, path: &'static str, task: String, body: Value, sending: Option<&Sending>) -> Sent {
+    /// Sends a request, and follows its run to the end.
+    async fn send(&self, path: &'static str, task: String, body: Value) -> Sent {
         let key = format!("key-{task}");
-        let turn = match sending {
-            Some(sending) => Some(sending.lock().await),
-            None => None,
-        };
         let run = run_of(&self.make(path, &key, &body).await);
-        drop(turn);
         // Each time at any host.
         let following = follow_at(&run, |path| self.request(&Method::GET, path));
         let seen = tokio::time::timeout(PATIENCE * 2, following).await;
@@ -122,15 +113,14 @@ impl Client {
     }
 
     /// Messages to an agent, one after the other, every other one in the conversation `long` with others.
-    pub async fn talk(self, name: usize, long: usize, sending: Sending, stop: Arc<AtomicBool>) -> Vec<Sent> {
+    pub async fn talk(self, name: usize, long: usize, stop: Arc<AtomicBool>) -> Vec<Sent> {
         let mut sent = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             let (task, count) = (format!("a{name}-{}", sent.len()), sent.len());
-            let is_long = count % 2 == 0;
-            let conversation = if is_long { format!("long-{long}-{}", count / MESSAGES) } else { task.clone() };
+            let conversation = if count % 2 == 0 { format!("long-{long}-{}", count / MESSAGES) } else { task.clone() };
             let body = json!({ "event_type": "message.received", "conversation": { "conversation_id": conversation },
                 "input": { "text": format!("task:{task}") } });
-            sent.push(self.send("/api/v1/events", task, body, Some(&sending).filter(|_| is_long)).await);
+            sent.push(self.send("/api/v1/events", task, body).await);
         }
         sent
     }
@@ -142,7 +132,7 @@ impl Client {
             let task = format!("j{name}-{}", sent.len());
             let body = json!({ "binding_id": "lists", "input": { "text": task },
                 "conversation": { "conversation_id": conversation } });
-            sent.push(self.send("/api/v1/runs", task, body, None).await);
+            sent.push(self.send("/api/v1/runs", task, body).await);
         }
         sent
     }

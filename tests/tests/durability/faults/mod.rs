@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use self::{
-    clients::{Client, Sending, Sent},
+    clients::{Client, Sent},
     executors::Claims,
     hosts::{Hosts, Place},
 };
@@ -38,6 +38,8 @@ const CLOCK_READ: Duration = Duration::from_millis(1_200);
 /// The hosts are left alone for up to so many ms between two faults.
 const CALM_MS: u64 = 400;
 const AGENTS: usize = 4;
+/// Conversations of several agents.
+const CONVERSATIONS: usize = 2;
 const LISTS: [&str; 4] = ["list-0", "list-1", "list-2", "list-3"];
 const EXECUTORS: usize = 8;
 
@@ -265,8 +267,7 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
     prober.probe("begin").await;
 
     let (stop, stop_executors, claims) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default(), Arc::<Claims>::default());
-    let sending = [Sending::default(), Sending::default()];
-    let talk = |n: usize| client(n + 1).talk(n, n % sending.len(), Arc::clone(&sending[n % sending.len()]), Arc::clone(&stop));
+    let talk = |n: usize| client(n + 1).talk(n, n % CONVERSATIONS, Arc::clone(&stop));
     let agents = (0..AGENTS).map(|n| tokio::spawn(talk(n)));
     let agents: Vec<_> = agents.collect();
     let lists = LISTS.iter().enumerate().map(|(n, list)| tokio::spawn(client(n + 100).give_jobs(n, list, Arc::clone(&stop))));
