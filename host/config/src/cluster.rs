@@ -8,6 +8,8 @@ use crate::secret::SecretRef;
 
 /// Lengths of a lease, in milliseconds.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 1_000..=600_000;
+/// Bytes of log between two snapshots.
+const SNAPSHOT_LOG_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// Beginnings of the addresses of object stores. The rest is read by the ledger.
 const STORES: [&str; 4] = ["s3://", "gs://", "az://", "file:///"];
 
@@ -37,11 +39,22 @@ pub struct ClusterConfig {
     /// Length of the lease of the active host, in milliseconds, from 1,000 to 600,000. Another host takes over when it is over. The
     /// active host ends itself where the database is away for as long, less two seconds.
     pub lease_ms: u64,
+    /// Bytes of log after which a snapshot of the ledger is due, from 1 MiB to 1 TiB. The log is trimmed behind the older of two snapshots; a host
+    /// that begins anew reads a snapshot and the log after it.
+    pub snapshot_log_bytes: u64,
 }
 
 impl Default for ClusterConfig {
     fn default() -> Self {
-        Self { advertise: String::new(), listen: None, secret: None, password: None, blobs: None, lease_ms: 10_000 }
+        Self {
+            advertise: String::new(),
+            listen: None,
+            secret: None,
+            password: None,
+            blobs: None,
+            lease_ms: 10_000,
+            snapshot_log_bytes: 64 << 20,
+        }
     }
 }
 
@@ -70,6 +83,12 @@ impl ClusterConfig {
         }
         if !LEASE_MS.contains(&self.lease_ms) {
             return Err(format!("`cluster.lease_ms` is {}, and a lease has 1,000 to 600,000 milliseconds", self.lease_ms));
+        }
+        if !SNAPSHOT_LOG_BYTES.contains(&self.snapshot_log_bytes) {
+            return Err(format!(
+                "`cluster.snapshot_log_bytes` is {}: write 1,048,576 (1 MiB) to 1,099,511,627,776 (1 TiB)",
+                self.snapshot_log_bytes
+            ));
         }
         if self.blobs.as_ref().is_some_and(|blobs| !STORES.iter().any(|store| blobs.starts_with(store))) {
             return Err("`cluster.blobs` is no address of an object store: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
@@ -168,6 +187,9 @@ mod tests {
         }
         for lease_ms in [0, 999, 600_001] {
             refused(url, Some(ClusterConfig { lease_ms, ..cluster.clone() }), "lease_ms");
+        }
+        for snapshot_log_bytes in [0, (1 << 20) - 1, (1 << 40) + 1] {
+            refused(url, Some(ClusterConfig { snapshot_log_bytes, ..cluster.clone() }), "snapshot_log_bytes");
         }
         for blobs in ["agents/production", "https://pass-word@bucket", "file://folder"] {
             refused(url, Some(ClusterConfig { blobs: Some(blobs.into()), ..cluster.clone() }), "s3://BUCKET/PREFIX");

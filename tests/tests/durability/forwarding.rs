@@ -292,6 +292,33 @@ async fn the_listener_for_hosts_takes_hosts_with_the_secret_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_revoked_key_is_out_at_every_host_at_once() {
+    let world = World::start().await;
+    let (active, warm) = (world.member(), world.member());
+    active.host.is_active();
+    warm.is_ready().await;
+    let key = json!({ "name": "shortly", "scopes": ["runs:read"] });
+    let made: Value = warm.request(Method::POST, "/api/v1/keys").json(&key).send().await.unwrap().json().await.unwrap();
+    let (id, token) = (made["key_id"].as_str().unwrap(), made["token"].as_str().unwrap());
+    let feeds = [&active, &warm].map(|host| follow(host.request(Method::GET, "/api/v1/events").bearer_auth(token)));
+    for host in [&active, &warm] {
+        let runs = host.request(Method::GET, "/api/v1/runs").bearer_auth(token).send().await.unwrap();
+        assert_eq!(runs.status(), StatusCode::OK);
+    }
+    let revoked = active.request(Method::DELETE, &format!("/api/v1/keys/{id}")).send().await.unwrap();
+    assert!(revoked.status().is_success(), "{revoked:?}");
+    let began = Instant::now();
+    for host in [&active, &warm] {
+        let refused = problem(host.request(Method::GET, "/api/v1/runs").bearer_auth(token)).await;
+        assert_eq!((refused.0, refused.1.as_str()), (401, "unauthenticated"));
+    }
+    for feed in feeds {
+        feed.await.unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_active_host_that_is_not_where_it_says_is_unreachable() {
     let world = World::start().await;
     // Nothing listens at the address that it advertises.

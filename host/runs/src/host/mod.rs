@@ -389,10 +389,13 @@ fn make_directories(config: &Config) -> Result<(), StartError> {
 }
 
 fn ledger_options(config: &Config) -> agent_host_ledger::Options {
+    let defaults = agent_host_ledger::Options::new(config.data_dir.join("ledger"));
+    let snapshot_log_bytes = config.cluster.as_ref().map_or(defaults.snapshot_log_bytes, |cluster| cluster.snapshot_log_bytes);
     agent_host_ledger::Options {
+        snapshot_log_bytes,
         min_free_disk_bytes: config.limits.min_free_disk_bytes,
         artifact_unreferenced: Duration::from_millis(config.limits.artifact_unreferenced_ms),
-        ..agent_host_ledger::Options::new(config.data_dir.join("ledger"))
+        ..defaults
     }
 }
 

@@ -34,7 +34,7 @@ use super::{
     task::{Interruption, RunOutcome, RunTask, retryable},
 };
 use crate::{
-    execution::Resumption,
+    execution::{Resumption, blocking},
     record::{
         HostError,
         action::{self, is_background, waited_ms},
@@ -507,7 +507,9 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<RunningE
     let execution = &assembled.running.execution;
     // Every call has left an event, so no number that was given is given again.
     execution.open.note(run.last_sequence.saturating_add(u64::from(run.attempt.saturating_sub(1)) << 40));
-    execution.knowledge.seen.note_forgotten(ledger, &task.run.terms, &task.run.record)?;
+    let (seeing, record) = (Arc::clone(execution), task.run.record.clone());
+    let noted = blocking(move || seeing.knowledge.seen.note_forgotten(&seeing.ledger, &seeing.terms, &record)).await;
+    noted.map_err(|error| HostError::Unavailable(error.message))?;
     drop(handle.calls.set(assembled.calls));
     // The callers of open calls are gone. Background actions continue.
     let at = time::now();

@@ -21,6 +21,8 @@ use crate::{
 };
 
 const HOSTS: usize = 3;
+/// Small, so that the log is trimmed and hosts begin from snapshots.
+const SNAPSHOT_LOG_BYTES: u64 = 1024 * 1024;
 /// The file in the folder of a host that says by how many seconds its clock is off.
 const CLOCK: &str = "clock";
 /// The lines of a log that are shown.
@@ -58,7 +60,8 @@ pub struct Hosts {
 /// Starts a host whose clock can be set.
 fn start(dir: TempDir, url: &str, [port, listen]: [u16; 2], advertised: u16, config: &str) -> Member {
     let cluster = format!(
-        "advertise = \"127.0.0.1:{advertised}\"\nlisten = \"127.0.0.1:{listen}\"\nsecret = {{ env = \"CLUSTER_SECRET\" }}"
+        "advertise = \"127.0.0.1:{advertised}\"\nlisten = \"127.0.0.1:{listen}\"\nsecret = {{ env = \"CLUSTER_SECRET\" }}\n\
+         snapshot_log_bytes = {SNAPSHOT_LOG_BYTES}"
     );
     let (clock, library) = (dir.path().join(CLOCK), faketime());
     if !clock.exists() {
