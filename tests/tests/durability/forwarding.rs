@@ -294,8 +294,9 @@ async fn the_listener_for_hosts_takes_hosts_with_the_secret_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_revoked_key_is_out_at_every_host_at_once() {
     let world = World::start().await;
-    let (active, warm) = (world.member(), world.member());
+    let active = world.member();
     active.host.is_active();
+    let warm = world.member();
     warm.is_ready().await;
     let key = json!({ "name": "shortly", "scopes": ["runs:read"] });
     let made: Value = warm.request(Method::POST, "/api/v1/keys").json(&key).send().await.unwrap().json().await.unwrap();

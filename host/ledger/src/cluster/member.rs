@@ -47,23 +47,23 @@ const LOW_BEATS: u32 = 3;
 const BEAT: &str = "with beat as (update agent_host.hosts as me set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond', \
     drained = me.drained or ($5::int8 <> 0 and exists (select 1 from agent_host.hosts o where o.host_id <> $1::text and not o.drained \
     and o.lease_until > clock_timestamp())) where host_id = $1::text and incarnation = $2::int8 returning drained) \
-    select (select count(*) from beat), p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), h.advertise, \
-    coalesce((select drained from beat), false) from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner where p.p = $4::int8";
+    select (select count(*) from beat), p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), \
+    coalesce((select drained from beat), false) from agent_host.partitions p where p.p = $4::int8";
 
 const IS_DRAINED: &str = "select 1::int8 from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 and drained";
 
 /// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
 /// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
 ///
-/// Also: the batch that the log lost, whether it has the last batch of the copy, and whether this host is drained and another would take
-/// the ledger.
+/// Also: the batch that the log lost, whether it has the last batch of the copy, whether this host is drained and another would take
+/// the ledger, and the address of the owner.
 const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
     or (p.owner = $1::text and p.incarnation = $2::int8), \
     coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
     p.lost_batch, p.lost_by, \
     $4::int8 = 0 or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and l.epoch = $5::int8), \
     exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
-    and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained) \
+    and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise \
     from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
     where p.p = $3::int8";
 
@@ -123,7 +123,7 @@ pub(crate) struct Member {
     advertise: String,
     incarnation: u64,
     lease: Arc<Lease>,
-    owner: Arc<Mutex<Owner>>,
+    owner: Mutex<Owner>,
     stop: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -165,7 +165,7 @@ impl Member {
             advertise: options.advertise.clone(),
             incarnation,
             lease,
-            owner: Arc::default(),
+            owner: Mutex::default(),
             stop: Arc::default(),
             threads: Vec::new(),
         };
@@ -181,7 +181,6 @@ impl Member {
             incarnation: self.incarnation,
             lease_ms,
             lease: Arc::clone(&self.lease),
-            owner: Arc::clone(&self.owner),
             stop: Arc::clone(&self.stop),
             disk,
             low_beats: 0,
@@ -238,6 +237,7 @@ impl Member {
         let look = [host, incarnation, partition, Param::number(position.last), Param::number(position.epoch)];
         let rows = session.query_again(LOOK_AT_PARTITION, &look)?;
         let Some(row) = rows.first() else { return Ok(None) };
+        *self.owner.lock() = Owner { epoch: row.number(0)?, advertise: row.text(9)? };
         if !row.flag(7)? {
             copy.check(session, &self.server, position)?;
         }
@@ -320,7 +320,6 @@ struct Heart {
     incarnation: u64,
     lease_ms: u64,
     lease: Arc<Lease>,
-    owner: Arc<Mutex<Owner>>,
     stop: Arc<(Mutex<bool>, Condvar)>,
     /// The disk of the copy.
     disk: Disk,
@@ -380,7 +379,7 @@ impl Heart {
         let beat = [host, incarnation, Param::number(self.lease_ms), Param::Int(PARTITION), Param::Int(i64::from(leaves))];
         let rows = self.session.query_again(BEAT, &beat)?;
         let Some(row) = rows.first() else { return Ok(()) };
-        let (epoch, is_mine, advertise) = (row.number(1)?, row.flag(2)?, row.text(3)?);
+        let (epoch, is_mine) = (row.number(1)?, row.flag(2)?);
         if row.number(0)? == 0 {
             self.lease.end("another process of this host has joined the cluster, or its row was removed");
             return Ok(());
@@ -392,13 +391,12 @@ impl Heart {
         self.lease.renew(sent);
         // An answer from before the takeover has the mark that ended with it.
         if self.lease.epoch() == held {
-            let drained = row.flag(4)?;
+            let drained = row.flag(3)?;
             if leaves && drained && !self.lease.is_drained() {
                 tracing::warn!("the disk of this host is low: it gives the ledger to another host, as one that is drained");
             }
             self.lease.set_drained(drained);
         }
-        *self.owner.lock() = Owner { epoch, advertise };
         Ok(())
     }
 }
