@@ -122,22 +122,23 @@ impl Mutants {
         let mutants: Vec<_> = MUTANTS.iter().filter(wanted).collect();
         anyhow::ensure!(!mutants.is_empty(), "no mutant has such a name: {}", MUTANTS.map(|mutant| mutant.name).join("; "));
         let place = workspace.target().join("mutants");
-        let judge =
-            Judge { tree: place.join("tree"), place, guests: self.faults.then(|| guests::dir(workspace)), seed: self.seed };
+        let tests =
+            MutantTests { tree: place.join("tree"), place, guests: self.faults.then(|| guests::dir(workspace)), seed: self.seed };
+        toolchain::need_postgres()?;
         if self.faults {
             toolchain::need_faketime()?;
             guests::runners(workspace)?;
         }
-        copy(workspace, &judge.tree)?;
-        anyhow::ensure!(judge.passes()?, "the tests fail without a change: see {}", judge.log().display());
+        copy(workspace, &tests.tree)?;
+        anyhow::ensure!(tests.passes()?, "the tests fail without a change: see {}", tests.log().display());
         println!("whole: the tests pass");
         let mut missed = 0;
         for mutant in mutants {
-            let file = judge.tree.join(mutant.file);
+            let file = tests.tree.join(mutant.file);
             let whole = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
             fs::write(&file, change(mutant, &whole)?)?;
             let began = Instant::now();
-            let is_missed = judge.passes();
+            let is_missed = tests.passes();
             fs::write(&file, whole)?;
             let is_missed = is_missed?;
             let outcome = if is_missed { "MISSED" } else { "caught" };
@@ -172,8 +173,8 @@ fn copy(workspace: &Workspace, tree: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tests that a mutant is held against.
-struct Judge {
+/// The tests that must fail with a mutant.
+struct MutantTests {
     place: PathBuf,
     /// The sources.
     tree: PathBuf,
@@ -182,7 +183,7 @@ struct Judge {
     seed: Option<u64>,
 }
 
-impl Judge {
+impl MutantTests {
     fn log(&self) -> PathBuf {
         self.place.join("tests.log")
     }

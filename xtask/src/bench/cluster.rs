@@ -37,6 +37,7 @@ const EXECUTORS: &str = "8";
 /// Runs that are parked while the ledger moves, and clients that send them.
 const PARKED: u64 = 100_000;
 const SENDERS: u64 = 16;
+/// Time for which they sleep.
 const NIGHT_MS: u64 = 4 * 3_600_000;
 /// Time for so many runs to park.
 const PARKING: Duration = Duration::from_secs(600);

@@ -50,7 +50,7 @@ use self::{
 };
 use crate::{
     policy::key_limits::KeySpending,
-    record::{journal::Journal, ledger_failed, seen::SeenTags, terms::Terms, transcript::ItemPlace},
+    record::{journal::Journal, ledger_failed, seen::SeenValues, terms::Terms, transcript::ItemPlace},
 };
 
 /// One execution of a run. The calls of the run and its background tasks share its parts.
@@ -99,7 +99,7 @@ pub(crate) enum Resumption {
 #[derive(Default)]
 pub(crate) struct Knowledge {
     /// State values that it has read or written.
-    pub(crate) seen: SeenTags,
+    pub(crate) seen: SeenValues,
     /// Bytes of artifacts that it has written.
     pub(crate) artifact_bytes: AtomicU64,
     /// Artifacts that came with input which it has taken.

@@ -17,7 +17,7 @@ use serde_json::{Value, value::RawValue};
 use super::{
     action::{Ask, background_action_id},
     facts::Fact,
-    seen::{self, SeenTags},
+    seen::{self, SeenValues},
     terms::Terms,
     transcript::ItemPlace,
 };
@@ -100,7 +100,7 @@ pub(crate) fn judge<A>(
     speaker: &Speaker<'_>,
     known: &KnownArtifact<'_>,
     judge_action: &JudgeAction<'_, A>,
-    seen: &SeenTags,
+    seen: &SeenValues,
     limits: &Limits,
 ) -> Result<CheckedResults<A>, ApiError> {
     let at = time::now();
@@ -159,7 +159,7 @@ fn take_effect<A>(
     result: RunResult,
     at: u64,
     speaker: &Speaker<'_>,
-    seen: &SeenTags,
+    seen: &SeenValues,
     limits: &Limits,
     judged: &mut CheckedResults<A>,
 ) -> Result<(), ApiError> {

@@ -43,9 +43,9 @@ enum SeenValue {
 
 /// The values that a run has seen, by scope and key.
 #[derive(Default)]
-pub(crate) struct SeenTags(Mutex<HashMap<(String, String), SeenValue>>);
+pub(crate) struct SeenValues(Mutex<HashMap<(String, String), SeenValue>>);
 
-impl SeenTags {
+impl SeenValues {
     /// The run has seen, or left, this value.
     pub(crate) fn note(&self, scope_key: &str, key: &str, tag: Option<u64>) {
         self.insert(scope_key, key, tag.map_or(SeenValue::Absent, SeenValue::Tag));
@@ -118,7 +118,7 @@ impl SeenTags {
 
 /// A write of state as the run may make it. An error where it has seen the value before the host was started again.
 pub(crate) fn state_write(
-    seen: &SeenTags,
+    seen: &SeenValues,
     limits: &Limits,
     scope: StateScope,
     scope_key: String,

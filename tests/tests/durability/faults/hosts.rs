@@ -143,7 +143,7 @@ impl Hosts {
         self.restart_with(at, "");
     }
 
-    /// As [`Self::restart`], with more in the configuration.
+    /// As [`Self::restart`], with more in `[limits]`, with which the configuration ends.
     pub fn restart_with(&mut self, at: usize, more: &str) {
         let (url, config) = (self.world.url.clone(), format!("{}{more}", self.config));
         let place = &mut self.places[at];
