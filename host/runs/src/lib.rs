@@ -47,7 +47,7 @@ pub use crate::{
     calls::remote::{Answer, CallError, Calls, Chunks, NewArtifact, call_functions},
     execution::metrics::{self, Metrics},
     host::{
-        BackupReport, Host, Readiness,
+        BackupReport, Host, HostProcess, Readiness,
         api::kept_run_log,
         backup_to, cluster_options, cluster_secret,
         evidence::Evidence,

@@ -348,6 +348,41 @@ async fn a_warm_host_goes_on_with_the_run_of_a_killed_one() {
     assert!(!alone.status.success() && String::from_utf8_lossy(&alone.stderr).contains("copy of a cluster's"), "{alone:?}");
 }
 
+/// A warm host has its configuration before it takes over: what cannot serve ends it at once, it reads the configuration again when it is
+/// told to, and runs get the files that are there at the takeover.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_warm_host_has_its_configuration_before_it_takes_over() {
+    const FILE: &str = "rules.md";
+    let World { url, config, .. } = &World::start().await;
+    let first = Member::start(lay_out(), url, free_port(), config);
+    first.is_active();
+    let config = format!("{config}\n[[static_refs]]\nname = \"rules\"\npath = \"{FILE}\"\n");
+    let mut broken = Member::start(lay_out(), url, free_port(), &config);
+    let ended = broken.child.wait().unwrap();
+    assert!(!ended.success() && broken.log().contains(&format!("{FILE} cannot be read")), "{ended}: {}", broken.log());
+
+    let (dir, port) = (lay_out(), free_port());
+    fs::write(dir.path().join(FILE), "Be kind.").unwrap();
+    let second = Member::start(dir, url, port, &config);
+    second.is_warm().await;
+    second.signal(rustix::process::Signal::HUP);
+    let began = Instant::now();
+    while !second.log().contains("the configuration was reloaded") {
+        assert!(began.elapsed() < PATIENCE, "{}", second.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    fs::write(second.dir.path().join(FILE), "Be brief.").unwrap();
+    let _ended = first.terminate();
+    second.is_active();
+    let run = second.send("task:rules").await;
+    second.until(&run, is_over).await;
+    let (_, context) = second.get(&format!("/api/v1/runs/{run}/context")).await;
+    let rules =
+        context["runtime"]["static_refs"]["rules"]["content"]["artifact_id"].as_str().unwrap_or_else(|| panic!("{context}"));
+    let content = reqwest::get(format!("{}/api/v1/artifacts/{rules}", second.url)).await.unwrap();
+    assert_eq!(content.text().await.unwrap(), "Be brief.");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_paused_host_ends_itself_and_calls_no_model() {
     let World { url, model, config, .. } = &World::start().await;

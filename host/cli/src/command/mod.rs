@@ -32,6 +32,7 @@ mod open_actions;
 mod openapi;
 mod plugin_text;
 mod plugins;
+mod process;
 mod replay;
 mod run;
 mod run_host;

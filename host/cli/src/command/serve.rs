@@ -8,14 +8,17 @@ use std::{
 };
 
 use agent_host_config::Config;
-use agent_host_runs::Host;
-use agent_host_server::{Served, Server};
+use agent_host_runs::{Host, HostProcess};
+use agent_host_server::{ClusterListeners, Served, Server};
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::standby::{self, Followed, unless_in_use};
+use super::{
+    process::StartingProcess,
+    standby::{self, Followed, unless_in_use},
+};
 use crate::{
     address::AddressFile,
     args::Global,
@@ -80,64 +83,57 @@ impl Serve {
         }
         raise_file_limit(config.limits.http_connections);
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
-        let configured = config.listen;
-        let mut followed = standby::follow(&mut config, &mut signals, output).await?;
-        let active = ActiveService { serve: self, global, configured, signals: Arc::new(Mutex::new(signals)), output };
+        let hangups = Hangups::listen().context("signals cannot be listened for")?;
+        let source = ReloadSource { global, given: self.listen, configured: config.listen, hangups };
+        let Some((standby, listeners)) = standby::join(&mut config, output).await? else {
+            let progress = Progress::spinner(output, "opening the ledger and loading plugins");
+            let start = async || Host::start_with(config.clone(), super::compiler()).await;
+            let host = tokio::select! {
+                started = unless_in_use(start) => started?,
+                () = signals.next() => return Ok(ExitCode::SUCCESS),
+            };
+            drop(progress);
+            source.follow(host.process());
+            let service = ActiveService { signals: Arc::new(Mutex::new(signals)), output };
+            service.execute(host, None).await?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        let mut process = StartingProcess::start(config, move |process| source.follow(process));
+        let mut followed = standby::until_active(standby, listeners, &mut process, &mut signals).await?;
+        let service = ActiveService { signals: Arc::new(Mutex::new(signals)), output };
         loop {
-            let Some((served, last)) = active.execute(followed, config).await? else { return Ok(ExitCode::SUCCESS) };
-            let Served::HandedOver(listeners) = served else { return Ok(ExitCode::SUCCESS) };
-            config = last;
-            let mut signals = active.signals.lock().await;
-            followed = standby::follow_again(&config, listeners, &mut signals, output).await?;
+            let Followed::Active(ledger, listeners) = followed else { return Ok(ExitCode::SUCCESS) };
+            let mut signals = Arc::clone(&service.signals).lock_owned().await;
+            let host = tokio::select! {
+                opened = async { process.ready().await?.open(ledger).await } => opened?,
+                () = signals.next() => return Ok(ExitCode::SUCCESS),
+            };
+            drop(signals);
+            let Served::HandedOver(listeners) = service.execute(host, Some(listeners)).await? else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            let mut signals = service.signals.lock().await;
+            followed = standby::follow_again(listeners, &mut process, &mut signals, output).await?;
         }
     }
 }
 
-/// A host that has its ledger, until it ends or gives the ledger away.
-struct ActiveService {
-    serve: Serve,
+/// The place from where the configuration is read again.
+struct ReloadSource {
     global: Global,
+    /// The address of the command line.
+    given: Option<SocketAddr>,
     /// The address of the configuration, whose port may be 0.
     configured: SocketAddr,
-    signals: Arc<Mutex<Signals>>,
-    output: Output,
+    hangups: Hangups,
 }
 
-impl ActiveService {
-    /// Starts the host and serves. Gives the end, and the configuration that was in force last; `None` where the host ends before it serves.
-    async fn execute(&self, followed: Followed, config: Config) -> anyhow::Result<Option<(Served, Config)>> {
-        let output = self.output;
-        let listen = config.listen;
-        let progress = Progress::spinner(output, "opening the ledger and loading plugins");
-        let start = async {
-            match followed {
-                Followed::Embedded => {
-                    let start = async || Host::start_with(config.clone(), super::compiler()).await;
-                    unless_in_use(start).await.map(|host| Some((host, None)))
-                }
-                Followed::Active(ledger, listeners) => {
-                    Host::start_on(ledger, config, super::compiler()).await.map(|host| Some((host, Some(listeners))))
-                }
-                Followed::Ended => Ok(None),
-            }
-        };
-        let mut signals = Arc::clone(&self.signals).lock_owned().await;
-        let (host, listeners) = tokio::select! {
-            started = start => match started? {
-                Some(started) => started,
-                None => return Ok(None),
-            },
-            () = signals.next() => return Ok(None),
-        };
-        drop(progress);
-        if !host.config().loopback_without_key && host.keys().is_empty() {
-            tracing::warn!(
-                "there is no API key, so no client can use the API: end the host, make a key with `agent-host keys create --scope \
-                 admin`, and start it again (or set [server] loopback_without_key = true)"
-            );
-        }
-        let (global, given, configured) = (self.global.clone(), self.serve.listen, self.configured);
-        host.set_reload_source(move || {
+impl ReloadSource {
+    /// Lets the process read the configuration again, when it is asked to, and at every SIGHUP.
+    fn follow(self, process: &HostProcess) {
+        let Self { global, given, configured, hangups } = self;
+        let listen = process.config().listen;
+        process.set_reload_source(move || {
             let mut config = Settings::load(&global)?.config;
             config.listen = given.unwrap_or(config.listen);
             // A port that was free when the host began to follow.
@@ -146,6 +142,27 @@ impl ActiveService {
             }
             Ok(config)
         });
+        tokio::spawn(reload_when_told(process.clone(), hangups));
+    }
+}
+
+/// A host that has its ledger, until it ends or gives the ledger away.
+struct ActiveService {
+    signals: Arc<Mutex<Signals>>,
+    output: Output,
+}
+
+impl ActiveService {
+    /// Serves until the host ends, or gives its ledger away.
+    async fn execute(&self, host: Host, listeners: Option<ClusterListeners>) -> anyhow::Result<Served> {
+        let output = self.output;
+        if !host.config().loopback_without_key && host.keys().is_empty() {
+            tracing::warn!(
+                "there is no API key, so no client can use the API: end the host, make a key with `agent-host keys create --scope \
+                 admin`, and start it again (or set [server] loopback_without_key = true)"
+            );
+        }
+        let mut signals = Arc::clone(&self.signals).lock_owned().await;
         let server = match listeners {
             Some(listeners) => Ok(Server::take_over(host.clone(), listeners)),
             None => Server::bind(host.clone()).await,
@@ -172,7 +189,6 @@ impl ActiveService {
         let page = format!("{url}/");
         output.result(&json!({ "listening": url, "page": page }), || format!("listening on {url}\nchat page: {page}\n"))?;
 
-        let reloading = tokio::spawn(reload_when_told(host.clone()));
         let (ending, departure) = (host.clone(), server.departure());
         let served = server
             .serve(async move {
@@ -194,22 +210,22 @@ impl ActiveService {
                     std::process::exit(INTERRUPTED);
                 });
                 let mut agents = std::pin::pin!(harnesses.end());
+                let ended = async || if goes_on { end(ending.close(grace)).await } else { end(ending.shutdown(grace)).await };
                 // While the host still takes it: runs of agents go back to the queue.
                 if tokio::time::timeout(AGENTS, agents.as_mut()).await.is_err() {
-                    tokio::join!(agents, end(&ending, grace));
+                    tokio::join!(agents, ended());
                 } else {
-                    end(&ending, grace).await;
+                    ended().await;
                 }
                 if goes_on {
                     at_once.abort();
                 }
             })
             .await;
-        reloading.abort();
         if served.is_err() {
-            end(&host, GRACE).await;
+            end(host.shutdown(GRACE)).await;
         }
-        Ok(Some((served?, (*host.config()).clone())))
+        Ok(served?)
     }
 }
 
@@ -269,25 +285,18 @@ fn raise_file_limit(connections: usize) {
 }
 
 /// Reloads the configuration at every SIGHUP. The log has the outcome.
-async fn reload_when_told(host: Host) {
-    let mut hangups = match Hangups::listen() {
-        Ok(hangups) => hangups,
-        Err(error) => {
-            tracing::warn!(%error, "SIGHUP cannot be handled: use `agent-host config reload`");
-            return;
-        }
-    };
+async fn reload_when_told(process: HostProcess, mut hangups: Hangups) {
     loop {
         hangups.next().await;
-        if let Err(error) = host.reload_again().await {
+        if let Err(error) = process.reload_again().await {
             tracing::error!("the configuration before still serves: {error}");
         }
     }
 }
 
-/// Ends the runs, so that streams close with the last event of their run, and the ledger.
-async fn end(host: &Host, grace: Duration) {
-    if tokio::time::timeout(SHUTDOWN, host.shutdown(grace)).await.is_err() {
+/// Waits for the end of the runs, so that streams close with the last event of their run, and of the ledger.
+async fn end(ending: impl Future<Output = ()>) {
+    if tokio::time::timeout(SHUTDOWN, ending).await.is_err() {
         tracing::warn!("the host did not end in time; what it did not finish is recovered at the next start");
     }
 }

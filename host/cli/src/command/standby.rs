@@ -13,6 +13,7 @@ use agent_host_ledger::OpenError;
 use agent_host_runs::{Host, Ledger, Standby, StartError, cluster_secret};
 use agent_host_server::ClusterListeners;
 
+use super::process::StartingProcess;
 use crate::{failure::Failure, output::Output, settings::local_url, signals::Signals};
 
 /// The exit code of a host that does not hold the ledger any more: whoever watches over it starts it again, as a warm one.
@@ -29,8 +30,6 @@ const ALONE: Duration = Duration::from_secs(15);
 
 /// The ledger that the host has to serve with.
 pub(crate) enum Followed {
-    /// The ledger is in the data directory.
-    Embedded,
     /// The ledger of the cluster, which this host has taken over, and the listeners at which it answers.
     Active(Ledger, ClusterListeners),
     /// The host was asked to end.
@@ -50,33 +49,34 @@ pub(crate) async fn unless_in_use<T>(open: impl AsyncFn() -> Result<T, StartErro
     }
 }
 
-/// Follows the ledger of the cluster, if the configuration has one, and answers requests meanwhile. `config.listen` is afterwards the
-/// address at which that was.
-pub(crate) async fn follow(config: &mut Config, signals: &mut Signals, output: Output) -> anyhow::Result<Followed> {
+/// Joins the cluster of the configuration, and answers requests from then on. `config.listen` is afterwards the address at which that is.
+/// `None` where the configuration has a ledger of its own.
+pub(crate) async fn join(config: &mut Config, output: Output) -> anyhow::Result<Option<(Standby, ClusterListeners)>> {
     let secret = cluster_secret(config)?;
     let joined = unless_in_use(async || Host::join(config, env!("CARGO_PKG_VERSION")).await).await?;
-    let Some(standby) = joined else { return Ok(Followed::Embedded) };
+    let Some(standby) = joined else { return Ok(None) };
     let listeners = ClusterListeners::bind(config, standby.watch(), secret).await?;
     config.listen = listeners.local_addr();
     output.remark(&format!("warm: following the ledger of the cluster, at {}", local_url(config.listen)));
-    until_active(standby, listeners, signals).await
+    Ok(Some((standby, listeners)))
 }
 
 /// Follows the ledger that this host has given away, with the listeners that it has had all the time.
 pub(crate) async fn follow_again(
-    config: &Config,
     mut listeners: ClusterListeners,
+    process: &mut StartingProcess,
     signals: &mut Signals,
     output: Output,
 ) -> anyhow::Result<Followed> {
-    let Some(standby) = join_drained(config, signals).await? else {
+    let config = process.ready().await?.config();
+    let Some(standby) = join_drained(&config, signals).await? else {
         listeners.end().await;
         return Ok(Followed::Ended);
     };
     let standby = standby.shown_by(listeners.watch());
     listeners.follow();
     output.remark("drained: following the ledger of the cluster, and forwarding requests");
-    until_active(standby, listeners, signals).await
+    until_active(standby, listeners, process, signals).await
 }
 
 /// Opens the copy again as soon as nothing of the time before has it open. `None` where the host is asked to end meanwhile.
@@ -94,7 +94,13 @@ async fn join_drained(config: &Config, signals: &mut Signals) -> anyhow::Result<
     }
 }
 
-async fn until_active(standby: Standby, mut listeners: ClusterListeners, signals: &mut Signals) -> anyhow::Result<Followed> {
+/// Follows the ledger until it is this host's. A process that does not start ends the host.
+pub(crate) async fn until_active(
+    standby: Standby,
+    mut listeners: ClusterListeners,
+    process: &mut StartingProcess,
+    signals: &mut Signals,
+) -> anyhow::Result<Followed> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let mut activating = tokio::task::spawn_blocking(move || {
@@ -104,10 +110,16 @@ async fn until_active(standby: Standby, mut listeners: ClusterListeners, signals
             |_| std::process::exit(LEASE_LOST),
         )
     });
-    let (activated, served) = tokio::select! {
-        activated = &mut activating => (Some(activated), Ok(())),
-        error = listeners.failed() => (None, Err(error)),
-        () = signals.next() => (None, Ok(())),
+    let (activated, ended) = loop {
+        tokio::select! {
+            activated = &mut activating => break (Some(activated), Ok(())),
+            error = listeners.failed() => break (None, Err(error.into())),
+            started = process.ready(), if process.is_starting() => match started {
+                Ok(_) => {}
+                Err(error) => break (None, Err(error.into())),
+            },
+            () = signals.next() => break (None, Ok(())),
+        }
     };
     if let Some(activated) = activated {
         return Ok(match activated?? {
@@ -119,8 +131,7 @@ async fn until_active(standby: Standby, mut listeners: ClusterListeners, signals
     listeners.end().await;
     // A ledger that has become this host's meanwhile is given back by this.
     drop(activating.await??);
-    served?;
-    Ok(Followed::Ended)
+    ended.map(|()| Followed::Ended)
 }
 
 /// The ledger of the cluster for one command, where no host is active. `None` where one is.

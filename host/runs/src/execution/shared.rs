@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) plugins: Plugins,
     /// Runners whose manifests executors have brought.
     pub(crate) registered: RegisteredRunners,
-    /// API keys.
+    /// API keys, those of the ledger that is open.
     pub(crate) keys: Keys,
     pub(crate) metrics: Metrics,
     /// Cancelled when the process stops: no new events, and no run starts.
@@ -31,14 +31,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(setup: Setup, sandbox: Sandbox, plugins: Plugins, keys: Keys) -> Self {
+    pub(crate) fn new(setup: Setup, sandbox: Sandbox, plugins: Plugins) -> Self {
         Self {
             setup: ArcSwap::from_pointee(setup),
             reloads: watch::Sender::new(0),
             sandbox,
             plugins,
             registered: RegisteredRunners::default(),
-            keys,
+            keys: Keys::default(),
             metrics: Metrics::default(),
             stopping: CancellationToken::new(),
             ending: CancellationToken::new(),

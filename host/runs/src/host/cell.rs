@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use agent_host_ledger::Ledger;
 
-use crate::{execution::Shared, intake::Intake, lifecycle::Runs, policy::keys::Keys, record::HostError};
+use crate::{execution::Shared, intake::Intake, lifecycle::Runs, record::HostError};
 
 /// One ledger with its runs and the handle to them. The embedded host has one cell. No value outside of a cell refers to
 /// its runs, so a closed cell can be dropped as a whole.
@@ -34,7 +34,7 @@ impl Cell {
     /// Closes the cell: it takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
     /// are still active go on at the next start where their binding lets them, and end as `host_restarted` where it does not;
     /// runs that wait stay where they are.
-    pub(crate) async fn close(&self, grace: Duration, keys: &Keys) {
+    pub(crate) async fn close(&self, grace: Duration) {
         let runs = &self.runs;
         runs.stopping.cancel();
         runs.tasks.close();
@@ -45,7 +45,8 @@ impl Cell {
                 tracing::error!("some runs could not be ended; they will be ended when the host starts again");
             }
         }
-        if let Err(error) = keys.write_usage(&self.ledger).await {
+        runs.forget_manifests();
+        if let Err(error) = runs.shared.keys.write_usage(&self.ledger).await {
             tracing::warn!(%error, "the tokens that keys have used could not be written");
         }
         let logs = Arc::clone(&runs.logs);

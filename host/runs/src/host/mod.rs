@@ -10,6 +10,7 @@ pub(crate) mod follow;
 mod follow_thread;
 mod forget;
 mod principals;
+mod process;
 mod readiness;
 pub(crate) mod recording;
 pub(crate) mod recording_text;
@@ -26,21 +27,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_config::{Config, ConfigError};
+use agent_host_config::Config;
 use agent_host_ledger::{ClusterError, ClusterOptions, Ledger, OpenError, PostgresServer, Standby, StorageAddress};
 use agent_host_protocol::{ApiError, Limits, PluginReport, Principal, RunnerId, RunnerManifest};
 use agent_host_providers::{egress::Response, secret::Secret};
-use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
+use agent_host_sandbox::{Sandbox, SandboxError};
 use tokio::sync::{Mutex, watch};
 
 pub use self::{
     backup::{BackupReport, backup_to},
+    process::HostProcess,
     readiness::Readiness,
 };
 use self::{
     cell::Cell,
     records::{RecordWriter, Records},
-    reload::{ReloadError, ReloadReport, Reloads},
+    reload::{ReloadError, ReloadReport},
     threads::Threads,
 };
 use crate::{
@@ -50,7 +52,6 @@ use crate::{
         StartError,
         binding::BindingReport,
         keys::{Key, Keys, NewKey, Validity},
-        setup::Setup,
     },
     record::HostError,
 };
@@ -63,11 +64,11 @@ const MIN_CLUSTER_SECRET: usize = 32;
 #[derive(Clone)]
 pub struct Host(Arc<Assembly>);
 
-/// A process with its one cell.
+/// A process with one of its cells.
 struct Assembly {
+    process: HostProcess,
     shared: Arc<Shared>,
     cell: Cell,
-    reloading: Reloads,
     threads: Threads,
     /// Held while a backup is made.
     backing_up: Arc<Mutex<()>>,
@@ -98,7 +99,12 @@ impl Host {
         let ledger = tokio::task::spawn_blocking(move || options.open())
             .await
             .map_err(|error| HostError::Internal(error.to_string()))??;
-        Self::start_on(ledger, config, compiler).await
+        HostProcess::start(config, compiler).await?.open(ledger).await
+    }
+
+    fn new(process: HostProcess, cell: Cell) -> Self {
+        let (shared, threads) = (Arc::clone(process.shared()), Threads::new(cell.ledger.clone()));
+        Self(Arc::new(Assembly { process, shared, cell, threads, backing_up: Arc::default() }))
     }
 
     /// Joins the cluster of the configuration as a host that follows; see [`Standby::activate`]. `None` where the configuration has
@@ -121,46 +127,31 @@ impl Host {
         join_as(config, ClusterOptions { is_drained: true, ..cluster }).await.map(Some)
     }
 
-    /// As [`Host::start_with`], on a ledger that is open: that of a cluster, which this host has taken over.
-    ///
-    /// # Errors
-    /// Fails as [`Host::start`] does.
-    pub async fn start_on(ledger: Ledger, config: Config, compiler: Option<PathBuf>) -> Result<Self, StartError> {
-        upkeep::set_clock(&ledger)?;
-        let sandbox = agent_host_sandbox::Options {
-            limits: config.limits.clone(),
-            code_cache: Some(config.data_dir.join("code")),
-            compiler,
-            components: Some(config.data_dir.join("components")),
-        }
-        .build()?;
-        let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
-        let setup = Setup::new(config, &ledger, None).await?;
-        ledger.set_quotas(setup.quotas());
-        let keys = Keys::open(&ledger)?;
-        let shared = Arc::new(Shared::new(setup, sandbox, plugins, keys));
-        readiness::log_problems(&shared);
-        let cell = Cell::open(&shared, ledger).await?;
-        cell.keep_clean(&shared);
-        cell.keep_key_usage(&shared);
-        cell.watch_clock();
-        let threads = Threads::new(cell.ledger.clone());
-        Ok(Self(Arc::new(Assembly { shared, cell, threads, reloading: Reloads::default(), backing_up: Arc::default() })))
-    }
-
-    /// Ends the host: takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
+    /// Ends the host and its process: takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
     /// are active still go on at the next start where their binding lets them, and end as `host_restarted` where it does
     /// not; runs that wait stay where they are.
     pub async fn shutdown(&self, grace: Duration) {
         self.0.shared.stopping.cancel();
-        self.0.cell.close(grace, &self.0.shared.keys).await;
+        self.close(grace).await;
         self.0.shared.setup().services.tools.shutdown().await;
+    }
+
+    /// Ends the host as [`Host::shutdown`] does, while the process goes on and may open a ledger again: another host takes over this one.
+    pub async fn close(&self, grace: Duration) {
+        self.0.cell.close(grace).await;
+        self.0.process.forget(&self.0.cell);
+    }
+
+    /// The process of this host.
+    #[must_use]
+    pub fn process(&self) -> &HostProcess {
+        &self.0.process
     }
 
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.0.shared.setup().config)
+        self.0.process.config()
     }
 
     /// True where this host was asked to give the ledger of its cluster to another one.
@@ -242,26 +233,20 @@ impl Host {
         setup.services.egress.fetch(url, &setup.config.agui.fetch_hosts, self.fetch_limit(), deadline).await
     }
 
-    /// Says where the configuration is read from again ([`Host::reload_again`]). To be called once.
-    pub fn set_reload_source(&self, source: impl Fn() -> Result<Config, ConfigError> + Send + Sync + 'static) {
-        self.0.reloading.set_source(source);
-    }
-
-    /// Reads the configuration again, from where the host was started with, and takes it as [`Host::reload`] does.
+    /// Reads the configuration again: [`HostProcess::reload_again`].
     ///
     /// # Errors
-    /// As [`Host::reload`]; also when there is nothing to read it from, or it cannot be read.
+    /// As [`HostProcess::reload_again`].
     pub async fn reload_again(&self) -> Result<ReloadReport, ReloadError> {
-        self.0.reloading.reload_again(&self.0.shared, &self.0.cell).await
+        self.0.process.reload_again().await
     }
 
-    /// Takes another configuration. Runs that have begun go on with the setup that they began with.
+    /// Takes another configuration: [`HostProcess::reload`].
     ///
     /// # Errors
-    /// Fails if a part of the configuration is invalid or cannot change while the host runs. The old configuration stays in
-    /// force then.
+    /// As [`HostProcess::reload`].
     pub async fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
-        self.0.reloading.reload(&self.0.shared, &self.0.cell, config).await
+        self.0.process.reload(config).await
     }
 
     /// Counts the reloads.

@@ -69,20 +69,33 @@ fn used_models(shared: &Shared) -> HashSet<String> {
     of_bases.chain(of_bindings).collect()
 }
 
+/// Problems of a process and its cells, for an operator.
+pub(super) fn problems(shared: &Shared, cells: &[Cell]) -> Vec<String> {
+    let mut problems: Vec<_> = bindings(shared).into_iter().filter_map(|binding| binding.problem).collect();
+    problems.extend(cells.iter().filter_map(Cell::problem));
+    problems.extend(shared.setup().problems(|_| true));
+    if !shared.plugins.is_settled() {
+        problems.push("plugins are still being compiled: events for those that serve are accepted".to_owned());
+    }
+    problems
+}
+
 impl Cell {
+    /// A problem of the ledger that keeps nobody from using it.
+    fn problem(&self) -> Option<String> {
+        let Health::MergesFail { reason, is_full: false } = self.ledger.health() else { return None };
+        Some(format!(
+            "rows of the log cannot be merged into ledger.redb ({reason}): nothing is lost, but the log fills: check the disk"
+        ))
+    }
+
     /// The readiness of the cell.
     pub(crate) fn readiness(&self, shared: &Shared) -> Readiness {
-        let mut problems: Vec<_> = bindings(shared).into_iter().filter_map(|binding| binding.problem).collect();
+        let mut problems = problems(shared, std::slice::from_ref(self));
         let ledger = match self.ledger.health() {
-            Health::Ok => "ok".to_owned(),
+            Health::Ok | Health::MergesFail { is_full: false, .. } => "ok".to_owned(),
             Health::MergesFail { reason, is_full: true } => {
                 format!("the log is full, and its rows cannot be merged into ledger.redb ({reason}): check the disk")
-            }
-            Health::MergesFail { reason, is_full: false } => {
-                problems.push(format!(
-                    "rows of the log cannot be merged into ledger.redb ({reason}): nothing is lost, but the log fills: check the disk"
-                ));
-                "ok".to_owned()
             }
             Health::WritesFail { reason } => {
                 format!("the last write failed ({reason}): check the disk; the host tries again by itself")
@@ -95,11 +108,7 @@ impl Cell {
         let stopping = self.runs.stopping.is_cancelled();
         let plugins = shared.plugins.reports();
         let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
-        problems.extend(shared.setup().problems(|_| true));
         let settled = shared.plugins.is_settled();
-        if !settled {
-            problems.push("plugins are still being compiled: events for those that serve are accepted".to_owned());
-        }
         if stopping {
             problems.push("the host is shutting down".to_owned());
         }

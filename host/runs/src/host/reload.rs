@@ -13,9 +13,9 @@ use agent_host_config::{Config, ConfigError, section_names};
 use agent_host_providers::tools::McpServerStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
-use super::cell::Cell;
+use super::{cell::Cell, readiness};
 use crate::{
     execution::Shared,
     policy::{StartError, setup::Setup},
@@ -69,16 +69,30 @@ impl Reloads {
         let _ = self.source.set(Arc::new(source));
     }
 
-    pub(crate) async fn reload_again(&self, shared: &Shared, cell: &Cell) -> Result<ReloadReport, ReloadError> {
+    /// No reload takes place while the guard is held.
+    pub(crate) async fn lock(&self) -> MutexGuard<'_, ()> {
+        self.one_at_a_time.lock().await
+    }
+
+    pub(crate) async fn reload_again(
+        &self,
+        shared: &Shared,
+        cells: impl FnOnce() -> Vec<Cell>,
+    ) -> Result<ReloadReport, ReloadError> {
         let source = self.source.get().map(Arc::clone).ok_or(ReloadError::NoSource)?;
         let _one_at_a_time = self.one_at_a_time.lock().await;
         let config = tokio::task::spawn_blocking(move || source()).await;
-        replace_setup(shared, cell, config.map_err(|error| ReloadError::Internal(error.to_string()))??).await
+        replace_setup(shared, &cells(), config.map_err(|error| ReloadError::Internal(error.to_string()))??).await
     }
 
-    pub(crate) async fn reload(&self, shared: &Shared, cell: &Cell, config: Config) -> Result<ReloadReport, ReloadError> {
+    pub(crate) async fn reload(
+        &self,
+        shared: &Shared,
+        cells: impl FnOnce() -> Vec<Cell>,
+        config: Config,
+    ) -> Result<ReloadReport, ReloadError> {
         let _one_at_a_time = self.one_at_a_time.lock().await;
-        replace_setup(shared, cell, config).await
+        replace_setup(shared, &cells(), config).await
     }
 }
 
@@ -159,8 +173,9 @@ pub struct SectionChange {
 }
 
 /// Replaces the setup by what this configuration says, or changes nothing.
-async fn replace_setup(shared: &Shared, cell: &Cell, config: Config) -> Result<ReloadReport, ReloadError> {
-    if cell.runs.stopping.is_cancelled() {
+async fn replace_setup(shared: &Shared, cells: &[Cell], config: Config) -> Result<ReloadReport, ReloadError> {
+    let is_stopping = || shared.stopping.is_cancelled() || cells.iter().any(|cell| cell.runs.stopping.is_cancelled());
+    if is_stopping() {
         return Err(ReloadError::ShuttingDown);
     }
     let before = shared.setup();
@@ -169,21 +184,27 @@ async fn replace_setup(shared: &Shared, cell: &Cell, config: Config) -> Result<R
     if !fields.is_empty() {
         return Err(ReloadError::NeedsRestart { fields });
     }
-    let after = Setup::new(config, &cell.ledger, Some(&before)).await?;
+    let after = Setup::new(config, Some(&before)).await?;
     tools_work(&before, &after)?;
-    if cell.runs.stopping.is_cancelled() {
+    for cell in cells {
+        after.services.library.keep_in(&cell.ledger).await.map_err(StartError::from)?;
+    }
+    if is_stopping() {
         // The tasks that the new setup has started would never be stopped.
         return Err(ReloadError::ShuttingDown);
     }
-    cell.ledger.set_quotas(after.quotas());
+    let quotas = after.quotas();
     shared.replace_setup(after);
-    cell.intake.setup_changed();
+    for cell in cells {
+        cell.ledger.set_quotas(quotas.clone());
+        cell.intake.setup_changed();
+    }
     let mut generation = 0;
     shared.reloads.send_modify(|count| {
         *count += 1;
         generation = *count;
     });
-    let problems = cell.readiness(shared).problems;
+    let problems = readiness::problems(shared, cells);
     tracing::info!(generation, sections = changes.len(), problems = problems.len(), "the configuration was reloaded");
     for problem in &problems {
         tracing::warn!("{problem}");

@@ -279,6 +279,11 @@ impl Executors {
         Ok(Self(Arc::new(Mutex::new(all))))
     }
 
+    /// Ids of all executors.
+    fn ids(&self) -> Vec<String> {
+        self.0.lock().keys().cloned().collect()
+    }
+
     /// Renews the presence of an executor.
     pub(crate) fn seen(&self, executor_id: &str) {
         if let Some(known) = self.0.lock().get_mut(executor_id) {
@@ -430,6 +435,11 @@ impl Runs {
         let all = self.executors.0.lock();
         let known = all.get(id).ok_or_else(|| no_executor(id))?;
         Ok(known.report(time::now(), limits.executor_stale_ms, limits.executor_gone_ms))
+    }
+
+    /// The cell is closed: the manifests that its executors have brought are not served any more.
+    pub(crate) fn forget_manifests(&self) {
+        self.executors.ids().iter().for_each(|id| self.shared.registered.remove(id));
     }
 
     /// All registered executors, in the order of their registration.

@@ -139,6 +139,10 @@ impl Runs {
         })))
     }
 
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Says what runs reach of each other. To be called once, before any run begins.
     pub(crate) fn connect(&self, neighbours: Weak<dyn Neighbours>) {
         let _ = self.neighbours.set(neighbours);

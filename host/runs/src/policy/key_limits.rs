@@ -95,8 +95,8 @@ pub(crate) fn until_tomorrow(now: Timestamp) -> Duration {
 pub(crate) struct KeyUsage(Mutex<HashMap<String, Arc<KeySpending>>>);
 
 impl KeyUsage {
-    /// Reads the use that earlier lives of the host have written.
-    pub(crate) fn open(ledger: &Ledger) -> Result<Self, HostError> {
+    /// Reads the use that is written in a ledger, in place of what was there.
+    pub(crate) fn load(&self, ledger: &Ledger) -> Result<(), HostError> {
         let mut all = HashMap::new();
         let mut after: Option<String> = None;
         loop {
@@ -109,7 +109,8 @@ impl KeyUsage {
                 after = Some(entry);
             }
             if is_last {
-                return Ok(Self(Mutex::new(all)));
+                *self.0.lock() = all;
+                return Ok(());
             }
         }
     }
@@ -165,13 +166,15 @@ mod tests {
     async fn the_use_of_a_day_survives_a_restart_and_ends_with_the_day() {
         let dir = tempfile::tempdir().unwrap();
         let ledger = agent_host_ledger::Options::new(dir.path()).open().unwrap();
-        let usage = KeyUsage::open(&ledger).unwrap();
+        let usage = KeyUsage::default();
+        usage.load(&ledger).unwrap();
         let noon = 20_000 * DAY_MS + DAY_MS / 2;
         usage.of("a").add_at(noon, 5);
         usage.of("a").add_at(noon + 1, 7);
         assert_eq!((usage.of("a").today(noon), usage.of("b").today(noon)), (12, 0));
         usage.write(&ledger).await.unwrap();
-        let again = KeyUsage::open(&ledger).unwrap();
+        let again = KeyUsage::default();
+        again.load(&ledger).unwrap();
         assert_eq!(again.of("a").today(noon), 12);
         assert_eq!(again.of("a").today(noon + DAY_MS), 0);
         again.of("a").add_at(noon + DAY_MS, 1);

@@ -187,7 +187,7 @@ impl LoadedKey {
     }
 }
 
-/// All keys of a ledger.
+/// The keys of a process, which it reads from its ledger.
 #[derive(Default)]
 pub struct Keys {
     all: RwLock<BTreeMap<String, Arc<LoadedKey>>>,
@@ -205,11 +205,21 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Reads the keys of a ledger.
+    /// The keys of a ledger.
     ///
     /// # Errors
     /// Fails if the ledger cannot be read. A single unreadable key is skipped and admits no caller.
     pub fn open(ledger: &Ledger) -> Result<Self, HostError> {
+        let keys = Self::default();
+        keys.load(ledger)?;
+        Ok(keys)
+    }
+
+    /// Reads the keys of a ledger, in place of those that were there.
+    ///
+    /// # Errors
+    /// Fails if the ledger cannot be read. A single unreadable key is skipped and admits no caller.
+    pub(crate) fn load(&self, ledger: &Ledger) -> Result<(), HostError> {
         let mut all = BTreeMap::new();
         let mut after: Option<String> = None;
         loop {
@@ -224,11 +234,15 @@ impl Keys {
                 after = Some(entry);
             }
             if is_last {
-                let limited = AtomicBool::new(all.values().any(|loaded| loaded.key.has_limits()));
-                let usage = KeyUsage::open(ledger)?;
-                return Ok(Self { all: RwLock::new(all), changing: tokio::sync::Mutex::default(), limited, usage });
+                break;
             }
         }
+        self.usage.load(ledger)?;
+        self.limited.store(all.values().any(|loaded| loaded.key.has_limits()), Ordering::Release);
+        let before = std::mem::replace(&mut *self.all.write(), all);
+        // Whoever came in with one of them comes in again, or not any more.
+        before.values().for_each(|loaded| loaded.revoked.cancel());
+        Ok(())
     }
 
     /// True if no key was ever made.

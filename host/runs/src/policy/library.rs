@@ -1,6 +1,6 @@
 //! The library: skills and other content that an operator gives to runs, read once when the host starts.
 //!
-//! Each file becomes an artifact of the ledger, whose id follows from what it is: its kind, name, media type and
+//! Each file becomes an artifact of each ledger that the process opens, whose id follows from what it is: its kind, name, media type and
 //! content. The same content has the same artifact at every start; other content has another one, and the one before
 //! stays, because runs that were granted it still read it. A run may read what its grant names, and nothing else here.
 
@@ -15,6 +15,7 @@ use agent_host_config::{Config, Names, ResourcePolicy, SkillConfig, StaticRefCon
 use agent_host_ledger::{ArtifactRecord, ArtifactScope, Blob, Ledger, LedgerError};
 use agent_host_protocol::{
     context::{SkillResource, StaticRef},
+    hex,
     manifest::{ArtifactOperation, Permissions},
     message::ArtifactRef,
     time,
@@ -103,6 +104,12 @@ pub enum LibraryError {
         /// Error of the ledger.
         source: LedgerError,
     },
+    /// A file is not the one that was read with the configuration.
+    #[error("{path} was changed since it was read: read the configuration again (`agent-host config reload`)", path = path.display())]
+    Changed {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The host failed.
     #[error("{path} could not be read: {problem}", path = path.display())]
     Failed {
@@ -118,6 +125,16 @@ pub enum LibraryError {
 pub(crate) struct Library {
     skills: Vec<Skill>,
     static_refs: BTreeMap<String, StaticRef>,
+    /// All files, in the order in which they were read.
+    files: Vec<LibraryFile>,
+}
+
+/// A file, and the artifact that its content is.
+#[derive(Debug, Clone)]
+struct LibraryFile {
+    kind: Kind,
+    path: PathBuf,
+    artifact: ArtifactRef,
 }
 
 #[derive(Debug)]
@@ -136,30 +153,41 @@ pub(crate) struct GrantedLibrary {
 }
 
 impl Library {
-    /// Reads what is configured, and makes an artifact of each file that has none yet.
-    pub(crate) async fn open(config: &Config, ledger: &Ledger) -> Result<Self, LibraryError> {
+    /// Reads what is configured.
+    pub(crate) async fn open(config: &Config) -> Result<Self, LibraryError> {
         let mut library = Self::default();
         let mut folders: BTreeMap<String, &Path> = BTreeMap::new();
-        let mut files = 0;
         for SkillConfig { path } in &config.skills {
-            let (skill, count) = read_skill(path, ledger).await?;
+            let skill = library.read_skill(path).await?;
             let name = &skill.resource.skill_name;
             if let Some(first) = folders.insert(name.clone(), path) {
                 return Err(LibraryError::SameName { name: name.clone(), first: first.to_owned(), second: path.clone() });
             }
-            files += count;
-            if files > MAX_LIBRARY_FILES {
+            let count = library.files.len();
+            if count > MAX_LIBRARY_FILES {
                 let problem = format!(
-                    "with this skill there are {files} files of skills, and there may be {MAX_LIBRARY_FILES}: leave some skills out, or put files together"
+                    "with this skill there are {count} files of skills, and there may be {MAX_LIBRARY_FILES}: leave some skills out, or put files together"
                 );
                 return Err(LibraryError::Invalid { path: path.clone(), problem });
             }
             library.skills.push(skill);
         }
         for content in &config.static_refs {
-            library.static_refs.insert(content.name.clone(), read_static(content, ledger).await?);
+            let reference = library.read_static(content).await?;
+            library.static_refs.insert(content.name.clone(), reference);
         }
         Ok(library)
+    }
+
+    /// Makes an artifact of each file that has none in this ledger. The artifacts are durable when this function returns.
+    ///
+    /// # Errors
+    /// [`LibraryError::Changed`] where a file that is read for it is another than the one that was read first.
+    pub(crate) async fn keep_in(&self, ledger: &Ledger) -> Result<(), LibraryError> {
+        for file in &self.files {
+            file.keep_in(ledger).await?;
+        }
+        Ok(())
     }
 
     /// The resources that `policy` names, as far as the permissions allow the run to read them.
@@ -181,40 +209,51 @@ impl Library {
     }
 }
 
-async fn read_skill(folder: &Path, ledger: &Ledger) -> Result<(Skill, usize), LibraryError> {
-    let (front, files) = {
-        let folder = folder.to_owned();
-        blocking(&folder.clone(), move || Ok((read_front(&folder)?, files_of(&folder)?))).await?
-    };
-    let mut left = MAX_BYTES;
-    let mut artifacts = Vec::with_capacity(files.len());
-    let mut content = None;
-    let count = files.len();
-    for SkillFile { relative, path } in files {
-        let name = format!("{}/{relative}", front.name);
-        if name.len() > MAX_ARTIFACT_NAME_BYTES {
-            let problem = format!("`{name}` has more than {MAX_ARTIFACT_NAME_BYTES} bytes: give it a shorter name");
-            return Err(LibraryError::Invalid { path, problem });
+impl Library {
+    async fn read_skill(&mut self, folder: &Path) -> Result<Skill, LibraryError> {
+        let (front, files) = {
+            let folder = folder.to_owned();
+            blocking(&folder.clone(), move || Ok((read_front(&folder)?, files_of(&folder)?))).await?
+        };
+        let mut left = MAX_BYTES;
+        let mut artifacts = Vec::with_capacity(files.len());
+        let mut content = None;
+        for SkillFile { relative, path } in files {
+            let name = format!("{}/{relative}", front.name);
+            if name.len() > MAX_ARTIFACT_NAME_BYTES {
+                let problem = format!("`{name}` has more than {MAX_ARTIFACT_NAME_BYTES} bytes: give it a shorter name");
+                return Err(LibraryError::Invalid { path, problem });
+            }
+            let artifact = self.read_file(Kind::Skill, name, path, left).await?;
+            left = left.saturating_sub(artifact.size.unwrap_or(0));
+            if relative == SKILL_FILE {
+                content = Some(artifact);
+            } else {
+                artifacts.push(artifact);
+            }
         }
-        let artifact = keep(ledger, Kind::Skill, name, path, left).await?;
-        left = left.saturating_sub(artifact.size.unwrap_or(0));
-        if relative == SKILL_FILE {
-            content = Some(artifact);
-        } else {
-            artifacts.push(artifact);
-        }
+        let content = content.ok_or_else(|| LibraryError::NoSkill { path: folder.join(SKILL_FILE) })?;
+        let resource = SkillResource { skill_name: front.name, description: Some(front.description), content };
+        Ok(Skill { resource, files: artifacts })
     }
-    let content = content.ok_or_else(|| LibraryError::NoSkill { path: folder.join(SKILL_FILE) })?;
-    let resource = SkillResource { skill_name: front.name, description: Some(front.description), content };
-    Ok((Skill { resource, files: artifacts }, count))
-}
 
-async fn read_static(config: &StaticRefConfig, ledger: &Ledger) -> Result<StaticRef, LibraryError> {
-    config.check().map_err(|problem| LibraryError::Config { name: config.name.clone(), problem })?;
-    let content = keep(ledger, Kind::Static, config.name.clone(), config.path.clone(), MAX_BYTES).await?;
-    let sha256 = content.sha256.clone().unwrap_or_default();
-    let version = config.version.clone().unwrap_or_else(|| sha256.chars().take(VERSION_DIGITS).collect());
-    Ok(StaticRef { version, sha256, content: Some(content) })
+    async fn read_static(&mut self, config: &StaticRefConfig) -> Result<StaticRef, LibraryError> {
+        config.check().map_err(|problem| LibraryError::Config { name: config.name.clone(), problem })?;
+        let content = self.read_file(Kind::Static, config.name.clone(), config.path.clone(), MAX_BYTES).await?;
+        let sha256 = content.sha256.clone().unwrap_or_default();
+        let version = config.version.clone().unwrap_or_else(|| sha256.chars().take(VERSION_DIGITS).collect());
+        Ok(StaticRef { version, sha256, content: Some(content) })
+    }
+
+    /// Reads a file of at most `max_bytes`; gives the artifact that its content is.
+    async fn read_file(&mut self, kind: Kind, name: String, path: PathBuf, max_bytes: u64) -> Result<ArtifactRef, LibraryError> {
+        let artifact = {
+            let path = path.clone();
+            blocking(&path.clone(), move || Ok(artifact_of(kind, name, &path, &read(&path, max_bytes)?))).await?
+        };
+        self.files.push(LibraryFile { kind, path, artifact: artifact.clone() });
+        Ok(artifact)
+    }
 }
 
 /// Reads files on a thread that may wait for a disk.
@@ -254,62 +293,71 @@ fn id_of(kind: Kind, name: &str, media_type: &str, bytes: &[u8]) -> String {
     format!("{}-{}", kind.as_str(), digest.chars().take(ID_DIGITS).collect::<String>())
 }
 
-/// Stores a file of at most `max_bytes` as an artifact. The artifact is durable when this function returns.
-async fn keep(ledger: &Ledger, kind: Kind, name: String, path: PathBuf, max_bytes: u64) -> Result<ArtifactRef, LibraryError> {
-    let writing = ledger.clone();
-    let (record, new) = blocking(&path.clone(), {
-        let path = path.clone();
-        move || {
-            let bytes = read(&path, max_bytes)?;
-            write(&writing, kind, name, &path, &bytes).map_err(|source| LibraryError::Ledger { path, source })
-        }
-    })
-    .await?;
-    let reference = record.reference();
-    if let Some(blob) = new {
-        ledger.add_artifact(record).await.map_err(|source| LibraryError::Ledger { path, source })?;
-        // Held until the record is there: it keeps the content.
-        drop(blob);
-    }
-    Ok(reference)
-}
-
-/// The record of an artifact, and its content on disk where the record is new.
-fn write(
-    ledger: &Ledger,
-    kind: Kind,
-    name: String,
-    path: &Path,
-    bytes: &[u8],
-) -> Result<(ArtifactRecord, Option<Blob>), LedgerError> {
+/// The artifact that a content is.
+fn artifact_of(kind: Kind, name: String, path: &Path, bytes: &[u8]) -> ArtifactRef {
     let media_type = media_type(path, bytes);
-    let artifact_id = id_of(kind, &name, &media_type, bytes);
-    let known = ledger.artifact(&artifact_id)?;
-    if let Some(record) = &known
-        && ledger.blob(&record.sha256)?.is_some()
-    {
-        return Ok((record.clone(), None));
-    }
-    let mut writer = ledger.blob_writer(bytes.len() as u64)?;
-    writer.write(bytes)?;
-    let blob = writer.finish()?;
-    if let Some(record) = known {
-        // The content was lost and is restored.
-        return Ok((record, None));
-    }
-    let record = ArtifactRecord {
-        artifact_id,
-        sha256: blob.sha256.clone(),
-        size: blob.size,
+    ArtifactRef {
+        artifact_id: id_of(kind, &name, &media_type, bytes),
         media_type,
         name: Some(name),
-        created_at: time::now(),
-        expires_at: None,
-        // Of no run, conversation or binding: a grant is the only way to it.
-        scope: ArtifactScope::default(),
-        source: kind.as_str().to_owned(),
-    };
-    Ok((record, Some(blob)))
+        size: Some(bytes.len() as u64),
+        sha256: Some(hex::encode(&Sha256::digest(bytes))),
+    }
+}
+
+impl LibraryFile {
+    async fn keep_in(&self, ledger: &Ledger) -> Result<(), LibraryError> {
+        let failed = |source| LibraryError::Ledger { path: self.path.clone(), source };
+        let (file, writing) = (self.clone(), ledger.clone());
+        if let Some((record, blob)) = blocking(&self.path, move || file.write(&writing)).await? {
+            ledger.add_artifact(record).await.map_err(failed)?;
+            // Held until the record is there: it keeps the content.
+            drop(blob);
+        }
+        Ok(())
+    }
+
+    /// Writes the content where the ledger lacks it; gives it with its record where the record is new.
+    fn write(&self, ledger: &Ledger) -> Result<Option<(ArtifactRecord, Blob)>, LibraryError> {
+        let failed = |source| LibraryError::Ledger { path: self.path.clone(), source };
+        let known = ledger.artifact(&self.artifact.artifact_id).map_err(failed)?;
+        if let Some(record) = &known
+            && ledger.blob(&record.sha256).map_err(failed)?.is_some()
+        {
+            return Ok(None);
+        }
+        let bytes = read(&self.path, self.artifact.size.unwrap_or(MAX_BYTES)).map_err(|error| match error {
+            LibraryError::Invalid { path, .. } => LibraryError::Changed { path },
+            error => error,
+        })?;
+        let ArtifactRef { artifact_id, media_type, name, .. } = self.artifact.clone();
+        if id_of(self.kind, name.as_deref().unwrap_or_default(), &media_type, &bytes) != artifact_id {
+            return Err(LibraryError::Changed { path: self.path.clone() });
+        }
+        let write = || {
+            let mut writer = ledger.blob_writer(bytes.len() as u64)?;
+            writer.write(&bytes)?;
+            writer.finish()
+        };
+        let blob = write().map_err(failed)?;
+        if known.is_some() {
+            // The content was lost and is restored.
+            return Ok(None);
+        }
+        let record = ArtifactRecord {
+            artifact_id,
+            sha256: blob.sha256.clone(),
+            size: blob.size,
+            media_type,
+            name,
+            created_at: time::now(),
+            expires_at: None,
+            // Of no run, conversation or binding: a grant is the only way to it.
+            scope: ArtifactScope::default(),
+            source: self.kind.as_str().to_owned(),
+        };
+        Ok(Some((record, blob)))
+    }
 }
 
 fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, LibraryError> {

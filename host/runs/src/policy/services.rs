@@ -42,7 +42,6 @@ pub(crate) struct Services {
     pub(crate) egress: Egress,
     /// The services that execute platform actions.
     pub(crate) actions: Actions,
-    /// Without a ledger there is none: see [`Library::open`].
     pub(crate) library: Library,
     /// Id and name of each knowledge base. Asking the bases themselves reads files.
     bases: Vec<(String, String)>,

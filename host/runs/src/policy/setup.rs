@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use agent_host_config::{Config, ConfigError, Quotas};
-use agent_host_ledger::{Ledger, WorkspaceQuotas};
+use agent_host_ledger::WorkspaceQuotas;
 use agent_host_protocol::{Limits, RunnerId, RunnerManifest};
 use agent_host_providers::webhook::ResultHooks;
 
@@ -35,10 +35,10 @@ pub(crate) struct Setup {
 
 impl Setup {
     /// Opens what the configuration names. `before` is the present setup of a running host: what did not change is kept.
-    pub(crate) async fn new(config: Config, ledger: &Ledger, before: Option<&Self>) -> Result<Self, StartError> {
+    pub(crate) async fn new(config: Config, before: Option<&Self>) -> Result<Self, StartError> {
         config.check()?;
         let bindings = binding::in_order(&config.bindings).map_err(ConfigError::Invalid)?;
-        let library = Library::open(&config, ledger).await?;
+        let library = Library::open(&config).await?;
         let services = Arc::new(Services::open(&config, library, before.map(|before| &*before.services)).await?);
         let approvers = Approvers::new(&config.approvers);
         let schedules = config.schedules.iter().map(|schedule| Schedule::new(schedule).map(Arc::new));

@@ -28,8 +28,15 @@ fn config(dir: &Path, skills: &[&str], static_refs: &[(&str, &str)]) -> Config {
     }
 }
 
+/// The library, with its artifacts in a ledger.
+async fn open(config: &Config, ledger: &Ledger) -> Result<Library, LibraryError> {
+    let library = Library::open(config).await?;
+    library.keep_in(ledger).await?;
+    Ok(library)
+}
+
 async fn refusal(dir: &Path, ledger: &Ledger, skill: &str) -> String {
-    Library::open(&config(dir, &[skill], &[]), ledger).await.expect_err(skill).to_string()
+    open(&config(dir, &[skill], &[]), ledger).await.expect_err(skill).to_string()
 }
 
 fn reading() -> Permissions {
@@ -128,7 +135,7 @@ async fn a_skill_is_its_folder_without_what_is_hidden() {
     );
     std::os::unix::fs::symlink("/etc/passwd", dir.path().join("reader/.hidden-link")).unwrap();
     let ledger = ledger(dir.path());
-    let library = Library::open(&config(dir.path(), &["reader"], &[]), &ledger).await.unwrap();
+    let library = open(&config(dir.path(), &["reader"], &[]), &ledger).await.unwrap();
     let [skill] = library.skills.as_slice() else { panic!("{library:?}") };
     let SkillResource { skill_name, description, content } = &skill.resource;
     assert_eq!((skill_name.as_str(), description.as_deref()), ("pdf", Some("Reads PDF.")));
@@ -154,8 +161,8 @@ async fn cached_documents_are_reused_unless_changed() {
     let configured = config(at, &["pdf"], &[("system-prompt", "system.md")]);
     let ledger = ledger(at);
     let all = ResourcePolicy::default();
-    let first = Library::open(&configured, &ledger).await.unwrap().granted(&all, &reading());
-    assert_eq!(Library::open(&configured, &ledger).await.unwrap().granted(&all, &reading()), first);
+    let first = open(&configured, &ledger).await.unwrap().granted(&all, &reading());
+    assert_eq!(open(&configured, &ledger).await.unwrap().granted(&all, &reading()), first);
 
     let content = first.static_refs["system-prompt"].clone();
     let artifact = content.content.clone().unwrap();
@@ -165,7 +172,7 @@ async fn cached_documents_are_reused_unless_changed() {
 
     // Resources of a grant are never collected, however old.
     fs::write(at.join("system.md"), "Be brief.").unwrap();
-    let second = Library::open(&configured, &ledger).await.unwrap().granted(&all, &reading());
+    let second = open(&configured, &ledger).await.unwrap().granted(&all, &reading());
     assert_ne!(second.static_refs["system-prompt"].sha256, content.sha256);
     assert_eq!((&second.skills, &second.skill_files), (&first.skills, &first.skill_files), "these have not changed");
     let much_later = time::now() + 1000 * 24 * 60 * 60 * 1000;
@@ -177,9 +184,27 @@ async fn cached_documents_are_reused_unless_changed() {
     fs::write(at.join("system.md"), "Be kind.").unwrap();
     let place = at.join("ledger/blobs").join(&content.sha256[..2]).join(&content.sha256);
     fs::remove_file(place).unwrap();
-    let third = Library::open(&configured, &ledger).await.unwrap().granted(&all, &reading());
+    let third = open(&configured, &ledger).await.unwrap().granted(&all, &reading());
     assert_eq!(third, first);
     assert!(ledger.blob(&content.sha256).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_file_that_was_changed_since_it_was_read_is_kept_in_no_ledger() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    lay_out(at, &[("pdf/SKILL.md", &skill("pdf", "Reads PDF.")), ("pdf/a.txt", "a")]);
+    let library = Library::open(&config(at, &["pdf"], &[])).await.unwrap();
+    let first = ledger(&at.join("first"));
+    library.keep_in(&first).await.unwrap();
+    for changed in ["b", "longer"] {
+        lay_out(at, &[("pdf/a.txt", changed)]);
+        library.keep_in(&first).await.expect("it is there");
+        let second = ledger(&at.join(changed));
+        let error = library.keep_in(&second).await.unwrap_err();
+        assert!(matches!(&error, LibraryError::Changed { path } if path.ends_with("pdf/a.txt")), "{error}");
+        assert!(second.artifact(&library.skills[0].files[0].artifact_id).unwrap().is_none());
+    }
 }
 
 #[tokio::test]
@@ -219,7 +244,7 @@ async fn invalid_skills_are_refused() {
     (0..MAX_SKILL_FILES).for_each(|number| fs::write(at.join(format!("many/{number}")), "").unwrap());
     check("many", &["many", "at most 200 files"]).await;
     fs::remove_file(at.join("many/0")).unwrap();
-    let library = Library::open(&config(at, &["many"], &[]), &ledger).await.unwrap();
+    let library = open(&config(at, &["many"], &[]), &ledger).await.unwrap();
     assert_eq!(library.skills[0].files.len(), MAX_SKILL_FILES - 1, "with SKILL.md these are as many as may be");
 
     lay_out(at, &[("large/SKILL.md", &text), ("large/z", "")]);
@@ -235,7 +260,7 @@ async fn two_skills_with_one_name_are_both_named() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
     lay_out(at, &[("a/SKILL.md", &skill("same", "x")), ("b/SKILL.md", &skill("same", "y"))]);
-    let error = Library::open(&config(at, &["a", "b"], &[]), &ledger(at)).await.unwrap_err().to_string();
+    let error = open(&config(at, &["a", "b"], &[]), &ledger(at)).await.unwrap_err().to_string();
     for part in ["`same`", &at.join("a").display().to_string(), &at.join("b").display().to_string()] {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
@@ -250,7 +275,7 @@ async fn a_static_reference_that_cannot_be_is_refused() {
     let check = async |name: &str, path: &str, version: Option<&str>, says: &str| {
         let content = StaticRefConfig { name: name.to_owned(), path: at.join(path), version: version.map(str::to_owned) };
         let configured = Config { static_refs: vec![content], ..Config::default_in(at) };
-        let error = Library::open(&configured, &ledger).await.expect_err(says).to_string();
+        let error = open(&configured, &ledger).await.expect_err(says).to_string();
         assert!(error.contains(says), "`{says}` is not in: {error}");
     };
     check("", "a.md", None, "`name` must have").await;
@@ -269,7 +294,7 @@ async fn a_grant_names_what_the_policy_names_and_the_run_may_read() {
     lay_out(at, &[("pdf/SKILL.md", &skill("pdf", "x")), ("pdf/more.txt", "a"), ("web/SKILL.md", &skill("web", "y"))]);
     lay_out(at, &[("web/page.html", "<p>"), ("one.md", "1"), ("two.md", "2")]);
     let configured = config(at, &["pdf", "web"], &[("one", "one.md"), ("two", "two.md")]);
-    let library = Library::open(&configured, &ledger(at)).await.unwrap();
+    let library = open(&configured, &ledger(at)).await.unwrap();
     let names = |granted: &GrantedLibrary| {
         let files = granted.skill_files.iter().map(|file| file.name.clone().unwrap());
         let skills = granted.skills.iter().map(|skill| skill.skill_name.clone());
