@@ -94,9 +94,9 @@ const MUTANTS: [Mutant; 8] = [
     Mutant {
         name: "a lease is taken before it is over",
         is_seen_outside: true,
-        file: "host/ledger/src/cluster/member.rs",
-        from: "if !(is_free || is_over) || gives_way || self.lease.left() < self.lease.length() / 4 {",
-        to: "if self.lease.left() < self.lease.length() / 4 {",
+        file: "host/ledger/src/cluster/ownership.rs",
+        from: "if !self.is_for_this_host(is_free || is_over, row.flag(10)?) || gives_way",
+        to: "if false",
     },
     Mutant {
         name: "the log is trimmed before a snapshot that nobody has read back",

@@ -139,6 +139,35 @@ pub enum ClusterError {
         /// Place in the configuration.
         own: String,
     },
+    /// A cluster cannot have so many partitions.
+    #[error("a cluster has 1 to {most} partitions, and {asked} were asked for")]
+    Partitions {
+        /// The number that was asked for.
+        asked: u32,
+        /// The largest number.
+        most: u32,
+    },
+    /// The cluster has no such partition.
+    #[error("the cluster in {server} has {partitions} partitions, numbered from 0, and none with the number {partition}")]
+    NoPartition {
+        /// The database.
+        server: String,
+        /// The number.
+        partition: u32,
+        /// Number of partitions.
+        partitions: u32,
+    },
+    /// A ledger is imported as a whole.
+    #[error(
+        "the cluster in {server} has {partitions} partitions, and a ledger is imported as a whole: make a cluster with one \
+         (`agent-host cluster init`) in another database"
+    )]
+    ImportPartitions {
+        /// The database.
+        server: String,
+        /// Number of partitions.
+        partitions: u32,
+    },
     /// Another host has the address.
     #[error("another host of the cluster is at `{advertise}` too: give each host an address of its own in [cluster] advertise")]
     AdvertiseTaken {

@@ -556,8 +556,8 @@ impl Ledger {
 
     /// True where the host was asked to give the ledger of its cluster to another one.
     #[must_use]
-    pub fn is_drained(&self) -> bool {
-        self.shared().lease.as_ref().is_some_and(|lease| lease.is_drained())
+    pub fn gives_way(&self) -> bool {
+        self.shared().lease.as_ref().is_some_and(|lease| lease.gives_way())
     }
 
     /// An error where the ledger is closed or has failed, or where the lease of this host is over: then no effect may begin. Costs one

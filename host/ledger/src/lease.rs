@@ -1,7 +1,10 @@
-//! The lease of a host that has taken over a ledger of a cluster: until when it may act, by its own clock.
+//! The lease of a host that has taken over partitions of a cluster: until when it may act, by its own clock.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,15 +20,45 @@ const MARGIN: Duration = Duration::from_secs(2);
 /// It must not use the ledger.
 type EndHook = Box<dyn FnOnce(&str) + Send>;
 
-/// See the module.
-pub(crate) struct Lease {
+/// The time for which a host may act, which its heartbeat renews.
+pub(crate) struct LeaseTime {
     length: Duration,
     /// The moment at which the host stops, in milliseconds of [`now_ms`].
     until_ms: AtomicU64,
-    /// The epoch of the ownership; 0 where the host owns nothing.
+}
+
+impl LeaseTime {
+    pub(crate) fn new(length: Duration) -> Self {
+        Self { length, until_ms: AtomicU64::new(0) }
+    }
+
+    /// Length of the lease in the database.
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// The database has renewed the lease by a statement that was sent at `sent_ms`. The database counts from later on, so the host
+    /// stops earlier than another one begins.
+    pub(crate) fn renew(&self, sent_ms: u64) {
+        let acting = self.length.saturating_sub(MARGIN.min(self.length / 5));
+        self.until_ms.fetch_max(sent_ms.saturating_add(milliseconds(acting)), Ordering::AcqRel);
+    }
+
+    /// Time that is left.
+    pub(crate) fn left(&self) -> Duration {
+        Duration::from_millis(self.until_ms.load(Ordering::Acquire).saturating_sub(now_ms()))
+    }
+}
+
+/// The lease of a host for one partition. See the module.
+pub(crate) struct Lease {
+    time: Arc<LeaseTime>,
+    /// The epoch of the ownership; 0 where the host does not own the partition.
     epoch: AtomicU64,
-    /// The host was asked to give the ledger to another one.
+    /// The host was asked to give all that it owns to others.
     drained: AtomicBool,
+    /// Another host is to have the partition.
+    moving: AtomicBool,
     ended: Mutex<EndState>,
 }
 
@@ -52,26 +85,19 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 impl Lease {
-    pub(crate) fn new(length: Duration) -> Self {
+    pub(crate) fn new(time: Arc<LeaseTime>) -> Self {
         Self {
-            length,
-            until_ms: AtomicU64::new(0),
+            time,
             epoch: AtomicU64::new(0),
             drained: AtomicBool::new(false),
+            moving: AtomicBool::new(false),
             ended: Mutex::default(),
         }
     }
 
     /// Length of the lease in the database.
     pub(crate) fn length(&self) -> Duration {
-        self.length
-    }
-
-    /// The database has renewed the lease by a statement that was sent at `sent_ms`. The database counts from later on, so the host
-    /// stops earlier than another one begins.
-    pub(crate) fn renew(&self, sent_ms: u64) {
-        let acting = self.length.saturating_sub(MARGIN.min(self.length / 5));
-        self.until_ms.fetch_max(sent_ms.saturating_add(milliseconds(acting)), Ordering::AcqRel);
+        self.time.length()
     }
 
     /// The host owns the ledger with this epoch. `hook` is called when that is over; at once where it is over already.
@@ -89,18 +115,24 @@ impl Lease {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// True if the host was asked to give the ledger to another one.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.drained.load(Ordering::Acquire)
+    /// True if the host is to give the partition to another one.
+    pub(crate) fn gives_way(&self) -> bool {
+        self.drained.load(Ordering::Acquire) || self.moving.load(Ordering::Acquire)
     }
 
+    /// The host was asked to give all that it owns to others, or is so no more.
     pub(crate) fn set_drained(&self, drained: bool) {
         self.drained.store(drained, Ordering::Release);
     }
 
+    /// Another host is to have the partition.
+    pub(crate) fn set_moving(&self) {
+        self.moving.store(true, Ordering::Release);
+    }
+
     /// Time that is left.
     pub(crate) fn left(&self) -> Duration {
-        Duration::from_millis(self.until_ms.load(Ordering::Acquire).saturating_sub(now_ms()))
+        self.time.left()
     }
 
     /// An error where the host may not act.
@@ -135,14 +167,15 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, atomic::AtomicUsize};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
     #[test]
     fn a_lease_is_over_before_the_database_says_so_and_stays_over() {
-        let lease = Lease::new(Duration::from_millis(500));
-        lease.renew(now_ms());
+        let time = Arc::new(LeaseTime::new(Duration::from_millis(500)));
+        let lease = Lease::new(Arc::clone(&time));
+        time.renew(now_ms());
         assert!(lease.check().is_ok());
         let left = lease.left();
         assert!(left <= Duration::from_millis(400), "{left:?}");
@@ -151,7 +184,7 @@ mod tests {
         lease.take(3, Box::new(move |_| called.store(1, Ordering::Relaxed)));
         std::thread::sleep(left + Duration::from_millis(2));
         assert!(lease.check().is_err());
-        lease.renew(now_ms());
+        time.renew(now_ms());
         lease.end("again");
         assert!(lease.check().unwrap_err().to_string().contains("has not renewed"));
         assert_eq!((calls.load(Ordering::Relaxed), lease.epoch()), (1, 3));
@@ -159,8 +192,9 @@ mod tests {
 
     #[test]
     fn nobody_is_told_before_the_hook_is_done() {
-        let lease = Arc::new(Lease::new(Duration::from_secs(10)));
-        lease.renew(now_ms());
+        let time = Arc::new(LeaseTime::new(Duration::from_secs(10)));
+        time.renew(now_ms());
+        let lease = Arc::new(Lease::new(time));
         let (began, has_begun) = std::sync::mpsc::channel();
         let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
         lease.take(
@@ -184,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_ended_before_it_was_taken_ends_what_takes_it() {
-        let lease = Lease::new(Duration::from_secs(10));
+        let lease = Lease::new(Arc::new(LeaseTime::new(Duration::from_secs(10))));
         lease.end("taken over");
         let (sent, got) = std::sync::mpsc::channel();
         lease.take(1, Box::new(move |reason| sent.send(reason.to_owned()).unwrap()));

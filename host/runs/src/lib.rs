@@ -36,8 +36,8 @@ pub use agent_host_config::{
 };
 pub use agent_host_facts as facts;
 pub use agent_host_ledger::{
-    ClusterError, ClusterOptions, ClusterStatus, DeletedData, EntryWrite, HostStatus, Idempotency, Ledger, Standby,
-    StandbyStatus, StandbyWatch, cluster_status, init_cluster,
+    ClusterError, ClusterMember, ClusterOptions, ClusterStatus, DeletedData, EntryWrite, HostStatus, Idempotency, Ledger,
+    Standby, StandbyStatus, StandbyWatch, cluster_status, init_cluster,
 };
 pub use agent_host_providers::{
     egress, key_set, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook,

@@ -207,7 +207,7 @@ async fn an_embedded_ledger_goes_on_in_a_cluster() {
     assert!(done, "{error}");
     let said: Value = serde_json::from_str(&said).unwrap();
     assert!(said["rows"].as_u64().unwrap() > 5, "{said}");
-    let shown = status(cluster.path());
+    let shown = partition(cluster.path());
     assert_eq!((&shown["first_batch"], &shown["last_batch"]), (&json!(1), &json!(1)), "{shown}");
     assert_eq!(shown["snapshots"][0]["rows"], said["rows"], "{shown}");
     let (done, _, error) = import();
@@ -275,6 +275,11 @@ fn status(dir: &Path) -> Value {
     cluster_command(dir, &["status"]).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The status of the one partition.
+fn partition(dir: &Path) -> Value {
+    status(dir)["partitions"][0].clone()
+}
+
 /// The answer of `agent-host cluster`, or what it says on standard error.
 pub fn cluster_command(dir: &Path, words: &[&str]) -> Result<Value, String> {
     let output = command(dir).arg("cluster").args(words).arg("--json").env("LEDGER_PASSWORD", PASSWORD).output().unwrap();
@@ -320,7 +325,7 @@ async fn a_warm_host_goes_on_with_the_run_of_a_killed_one() {
     assert_eq!(end(&after, "moved"), end(&calm, "calm"));
     assert!(model.request_count("moved", 0) <= 2, "{}", model.request_count("moved", 0));
     let shown = status(second.dir.path());
-    assert_eq!((&shown["hosts"][0]["active"], &shown["lost"]), (&json!(true), &json!(null)), "{shown}");
+    assert_eq!((&shown["hosts"][0]["active"], &shown["partitions"][0]["lost"]), (&json!(true), &json!(null)), "{shown}");
 
     // The killed host comes back as the warm one, and takes over when the other ends in good order.
     let first = Member::start(dir, url, ports[0], config);
@@ -414,7 +419,7 @@ async fn what_the_database_lost_is_put_back_by_the_operator() {
     first.is_active();
     let before = first.send("task:before").await;
     first.until(&before, is_over).await;
-    let end = status(first.dir.path())["last_batch"].as_u64().unwrap();
+    let end = partition(first.dir.path())["last_batch"].as_u64().unwrap();
     let run = first.send("task:lost").await;
     let shown = first.until(&run, is_over).await;
     postgres.sql("agents", &format!("delete from agent_host.log where seq > {end}"));
@@ -443,7 +448,7 @@ async fn what_the_database_lost_is_put_back_by_the_operator() {
         assert!(began.elapsed() < PATIENCE, "{readiness}: {}", second.log());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let lost = status(second.dir.path())["lost"].clone();
+    let lost = partition(second.dir.path())["lost"].clone();
     assert_eq!(lost["host"], format!("127.0.0.1:{}", ports[0]), "{lost}");
     // A command that needs the ledger says so too.
     let commands = tempfile::tempdir().unwrap();
@@ -470,5 +475,5 @@ async fn what_the_database_lost_is_put_back_by_the_operator() {
     assert_eq!(second.events(&run).await, shown);
     let next = second.send("task:next").await;
     assert_eq!(types(&second.until(&next, is_over).await).last(), Some(&"run.completed"));
-    assert_eq!(status(second.dir.path())["lost"], json!(null));
+    assert_eq!(partition(second.dir.path())["lost"], json!(null));
 }

@@ -505,7 +505,7 @@ async fn a_drained_host_fails_no_request_and_its_streams_go_on() {
     };
     let drained = drain(address(&active)).await.unwrap().unwrap_or_else(|error| panic!("{error}\n{}", active.host.log()));
     println!("drained: {drained}");
-    assert_eq!((&drained["was_active"], &drained["active"]), (&json!(true), &json!(address(&warm))), "{drained}");
+    assert_eq!((&drained["owned"], &drained["active"]), (&json!(1), &json!([address(&warm)])), "{drained}");
     warm.host.is_active();
     // With the run as it was, or at its end.
     let waited = waited.await.unwrap().unwrap();

@@ -3,8 +3,11 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use agent_host_config::Config;
-use agent_host_ledger::{Drain, ImportedLedger, LostBatch, Repair, RepairedCluster, drain_host, import_ledger, repair_cluster};
-use agent_host_runs::{ClusterStatus, cluster_options, cluster_status, init_cluster};
+use agent_host_ledger::{
+    ClusterStatus, Drain, HostStatus, ImportedLedger, LostBatch, PartitionStatus, Repair, RepairedCluster, SnapshotStatus,
+    cluster_status, drain_host, import_ledger, init_cluster, repair_cluster,
+};
+use agent_host_runs::cluster_options;
 use clap::Subcommand;
 use serde_json::json;
 
@@ -77,7 +80,7 @@ impl Cluster {
             Self::Init => {
                 let blobs = options.blobs.clone();
                 let contents = blobs.as_ref().map(ToString::to_string);
-                tokio::task::spawn_blocking(move || init_cluster(&server, blobs.as_ref())).await??;
+                tokio::task::spawn_blocking(move || init_cluster(&server, blobs.as_ref(), 1)).await??;
                 output.result(&json!({ "database": name, "blobs": contents }), || {
                     let contents =
                         contents.as_ref().map(|address| format!(", with its contents in {address}")).unwrap_or_default();
@@ -105,7 +108,7 @@ impl Cluster {
                 let dir = config.data_dir.join("ledger");
                 let put_back = move || {
                     let progress = Progress::percent(output, "repairing");
-                    repair_cluster(&options, dir, repair, |fraction| progress.fraction(fraction))
+                    repair_cluster(&options, 0, dir, repair, |fraction| progress.fraction(fraction))
                 };
                 let repaired = tokio::task::spawn_blocking(put_back).await??;
                 output.result(&repair_document(&name, &repaired), || repair_text(&name, &repaired))?;
@@ -142,19 +145,18 @@ fn import_text(database: &str, imported: &ImportedLedger) -> String {
 
 fn drain_document(host: &str, drain: &Drain) -> serde_json::Value {
     let took_ms = u64::try_from(drain.took.as_millis()).unwrap_or(u64::MAX);
-    json!({ "host": host, "was_active": drain.was_active, "active": drain.active, "took_ms": took_ms })
+    json!({ "host": host, "owned": drain.owned, "active": drain.active, "took_ms": took_ms })
 }
 
 fn drain_text(host: &str, drain: &Drain) -> String {
-    match (&drain.active, drain.was_active) {
-        (Some(active), true) => {
-            format!(
-                "{host} has given the ledger to {active}, in {:.1} s, and forwards requests: stop it\n",
-                drain.took.as_secs_f64()
-            )
+    let active = drain.active.join(", ");
+    match (drain.owned, drain.active.is_empty()) {
+        (0, true) => format!("{host} is warm and stays so: stop it\n"),
+        (0, false) => format!("{host} is warm and stays so, while {active} is active: stop it\n"),
+        _ => {
+            let took = drain.took.as_secs_f64();
+            format!("{host} has given the ledger to {active}, in {took:.1} s, and forwards requests: stop it\n")
         }
-        (Some(active), false) => format!("{host} is warm and stays so, while {active} is active: stop it\n"),
-        (None, _) => format!("{host} is warm and stays so: stop it\n"),
     }
 }
 
@@ -200,44 +202,45 @@ fn lost_document(lost: &LostBatch) -> serde_json::Value {
 }
 
 fn document(status: &ClusterStatus) -> serde_json::Value {
-    let hosts: Vec<_> = status
-        .hosts
-        .iter()
-        .map(|host| {
-            json!({
-                "advertise": host.advertise,
-                "version": host.version,
-                "active": host.is_active,
-                "drained": host.is_drained,
-                "lease_left_ms": host.lease_left_ms,
-            })
+    let host = |host: &HostStatus| {
+        json!({
+            "advertise": host.advertise,
+            "version": host.version,
+            "active": host.is_active(),
+            "partitions": host.partitions,
+            "drained": host.is_drained,
+            "lease_left_ms": host.lease_left_ms,
         })
-        .collect();
-    let snapshots: Vec<_> = status
-        .snapshots
-        .iter()
-        .map(|snapshot| {
-            json!({
-                "batch": snapshot.batch,
-                "rows": snapshot.rows,
-                "pieces": snapshot.pieces,
-                "bytes": snapshot.bytes,
-                "age_ms": snapshot.age_ms,
-                "made_by": snapshot.made_by,
-            })
-        })
-        .collect();
+    };
     json!({
         "database": status.server,
-        "epoch": status.epoch,
-        "first_batch": status.first_batch,
-        "last_batch": status.last_batch,
         "log_bytes": status.log_bytes,
         "blobs": status.blobs,
         "blob_bytes": status.blob_bytes,
-        "lost": status.lost.as_ref().map(lost_document),
-        "snapshots": snapshots,
-        "hosts": hosts,
+        "partitions": status.partitions.iter().map(partition_document).collect::<Vec<_>>(),
+        "hosts": status.hosts.iter().map(host).collect::<Vec<_>>(),
+    })
+}
+
+fn partition_document(partition: &PartitionStatus) -> serde_json::Value {
+    let snapshot = |snapshot: &SnapshotStatus| {
+        json!({
+            "batch": snapshot.batch,
+            "rows": snapshot.rows,
+            "pieces": snapshot.pieces,
+            "bytes": snapshot.bytes,
+            "age_ms": snapshot.age_ms,
+            "made_by": snapshot.made_by,
+        })
+    };
+    json!({
+        "partition": partition.partition,
+        "epoch": partition.epoch,
+        "owner": partition.owner,
+        "first_batch": partition.first_batch,
+        "last_batch": partition.last_batch,
+        "lost": partition.lost.as_ref().map(lost_document),
+        "snapshots": partition.snapshots.iter().map(snapshot).collect::<Vec<_>>(),
     })
 }
 
@@ -246,20 +249,42 @@ fn status_text(status: &ClusterStatus) -> StyledText {
         Some(address) => format!("contents in {address}"),
         None => format!("contents {} bytes", status.blob_bytes),
     };
-    let mut head = format!(
-        "{}: epoch {}, batches {} to {}, log {} bytes, {contents}\n",
-        status.server, status.epoch, status.first_batch, status.last_batch, status.log_bytes
-    );
-    if let Some(lost) = &status.lost {
-        head.push_str(&format!(
+    let mut head = format!("{}: log {} bytes, {contents}\n", status.server, status.log_bytes);
+    status.partitions.iter().for_each(|partition| head.push_str(&partition_text(partition)));
+    if status.hosts.is_empty() {
+        return format!("{head}no host has joined: start one with `agent-host serve`\n").into();
+    }
+    let mut table = Table::new(["HOST", "STATE", "PARTITIONS", "LEASE", "VERSION"]);
+    for host in &status.hosts {
+        let state = match (host.is_active(), host.lease_left_ms > 0) {
+            (true, true) => "active",
+            (true, false) => "lost",
+            (false, true) if host.is_drained => "drained",
+            (false, true) => "warm",
+            (false, false) => "gone",
+        };
+        let (partitions, lease) = (host.partitions.len().to_string(), format!("{} ms", host.lease_left_ms));
+        table.row([host.advertise.clone(), state.to_owned(), partitions, lease, host.version.clone()]);
+    }
+    let mut text = table.render();
+    text.push_str(&head);
+    text
+}
+
+fn partition_text(of: &PartitionStatus) -> String {
+    let PartitionStatus { partition, epoch, first_batch, last_batch, .. } = of;
+    let owner = of.owner.as_deref().unwrap_or("nobody");
+    let mut text = format!("partition {partition}: epoch {epoch}, batches {first_batch} to {last_batch}, owned by {owner}\n");
+    if let Some(lost) = &of.lost {
+        text.push_str(&format!(
             "engine_lost_commits: the log lost batches up to {}, which the copy of {} has; stop all hosts, and run `agent-host cluster \
              repair` there\n",
             lost.batch, lost.host
         ));
     }
-    head.extend(status.snapshots.iter().map(|snapshot| {
+    text.extend(of.snapshots.iter().map(|snapshot| {
         format!(
-            "snapshot of batch {}: {} bytes in {} pieces, {} s ago, by {}\n",
+            "  snapshot of batch {}: {} bytes in {} pieces, {} s ago, by {}\n",
             snapshot.batch,
             snapshot.bytes,
             snapshot.pieces,
@@ -267,22 +292,5 @@ fn status_text(status: &ClusterStatus) -> StyledText {
             snapshot.made_by
         )
     }));
-    if status.hosts.is_empty() {
-        return format!("{head}no host has joined: start one with `agent-host serve`\n").into();
-    }
-    let mut table = Table::new(["HOST", "STATE", "LEASE", "VERSION"]);
-    for host in &status.hosts {
-        let state = match (host.is_active, host.lease_left_ms > 0) {
-            (true, true) => "active",
-            (true, false) => "lost",
-            (false, true) if host.is_drained => "drained",
-            (false, true) => "warm",
-            (false, false) => "gone",
-        };
-        let lease = format!("{} ms", host.lease_left_ms);
-        table.row([host.advertise.clone(), state.to_owned(), lease, host.version.clone()]);
-    }
-    let mut text = table.render();
-    text.push_str(&head);
     text
 }

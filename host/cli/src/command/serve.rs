@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 
 use super::{
     process::StartingProcess,
-    standby::{self, Followed, unless_in_use},
+    standby::{self, Followed, Joined, unless_in_use},
 };
 use crate::{
     address::AddressFile,
@@ -85,7 +85,7 @@ impl Serve {
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
         let hangups = Hangups::listen().context("signals cannot be listened for")?;
         let source = ReloadSource { global, given: self.listen, configured: config.listen, hangups };
-        let Some((standby, listeners)) = standby::join(&mut config, output).await? else {
+        let Some(Joined { member, standby, listeners }) = standby::join(&mut config, output).await? else {
             let progress = Progress::spinner(output, "opening the ledger and loading plugins");
             let start = async || Host::start_with(config.clone(), super::compiler()).await;
             let host = tokio::select! {
@@ -113,7 +113,7 @@ impl Serve {
                 return Ok(ExitCode::SUCCESS);
             };
             let mut signals = service.signals.lock().await;
-            followed = standby::follow_again(listeners, &mut process, &mut signals, output).await?;
+            followed = standby::follow_again(&member, listeners, &mut process, &mut signals, output).await?;
         }
     }
 }
@@ -231,7 +231,7 @@ impl ActiveService {
 
 /// Waits until the host is asked to give the ledger of its cluster away.
 async fn drained(host: &Host) {
-    while !host.is_drained() {
+    while !host.gives_way() {
         tokio::time::sleep(DRAIN_LOOK).await;
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use agent_host_config::Config;
 use agent_host_ledger::OpenError;
-use agent_host_runs::{Host, Ledger, Standby, StartError, cluster_secret};
+use agent_host_runs::{ClusterMember, Host, Ledger, Standby, StartError, cluster_secret};
 use agent_host_server::ClusterListeners;
 
 use super::process::StartingProcess;
@@ -49,27 +49,40 @@ pub(crate) async fn unless_in_use<T>(open: impl AsyncFn() -> Result<T, StartErro
     }
 }
 
+/// A host that has joined its cluster, follows the ledger, and answers requests.
+pub(crate) struct Joined {
+    pub(crate) member: ClusterMember,
+    pub(crate) standby: Standby,
+    pub(crate) listeners: ClusterListeners,
+}
+
 /// Joins the cluster of the configuration, and answers requests from then on. `config.listen` is afterwards the address at which that is.
 /// `None` where the configuration has a ledger of its own.
-pub(crate) async fn join(config: &mut Config, output: Output) -> anyhow::Result<Option<(Standby, ClusterListeners)>> {
+pub(crate) async fn join(config: &mut Config, output: Output) -> anyhow::Result<Option<Joined>> {
     let secret = cluster_secret(config)?;
-    let joined = unless_in_use(async || Host::join(config, env!("CARGO_PKG_VERSION")).await).await?;
-    let Some(standby) = joined else { return Ok(None) };
+    let Some((member, standby)) = unless_in_use(async || follow_first(config).await).await? else { return Ok(None) };
     let listeners = ClusterListeners::bind(config, standby.watch(), secret).await?;
     config.listen = listeners.local_addr();
     output.remark(&format!("warm: following the ledger of the cluster, at {}", local_url(config.listen)));
-    Ok(Some((standby, listeners)))
+    Ok(Some(Joined { member, standby, listeners }))
+}
+
+async fn follow_first(config: &Config) -> Result<Option<(ClusterMember, Standby)>, StartError> {
+    let Some(member) = Host::join(config, env!("CARGO_PKG_VERSION")).await? else { return Ok(None) };
+    let standby = Host::follow_ledger(config, &member).await?;
+    Ok(Some((member, standby)))
 }
 
 /// Follows the ledger that this host has given away, with the listeners that it has had all the time.
 pub(crate) async fn follow_again(
+    member: &ClusterMember,
     mut listeners: ClusterListeners,
     process: &mut StartingProcess,
     signals: &mut Signals,
     output: Output,
 ) -> anyhow::Result<Followed> {
     let config = process.ready().await?.config();
-    let Some(standby) = join_drained(&config, signals).await? else {
+    let Some(standby) = open_again(&config, member, signals).await? else {
         listeners.end().await;
         return Ok(Followed::Ended);
     };
@@ -80,12 +93,12 @@ pub(crate) async fn follow_again(
 }
 
 /// Opens the copy again as soon as nothing of the time before has it open. `None` where the host is asked to end meanwhile.
-async fn join_drained(config: &Config, signals: &mut Signals) -> anyhow::Result<Option<Standby>> {
+async fn open_again(config: &Config, member: &ClusterMember, signals: &mut Signals) -> anyhow::Result<Option<Standby>> {
     let began = Instant::now();
     loop {
-        match Host::join_drained(config, env!("CARGO_PKG_VERSION")).await {
+        match Host::follow_ledger(config, member).await {
             Err(StartError::Ledger(OpenError::AlreadyOpen { .. })) if began.elapsed() < LAST_READERS => {}
-            joined => return Ok(joined?),
+            followed => return Ok(Some(followed?)),
         }
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
@@ -136,7 +149,7 @@ pub(crate) async fn until_active(
 
 /// The ledger of the cluster for one command, where no host is active. `None` where one is.
 pub(super) async fn take_now(config: &Config) -> anyhow::Result<Option<Ledger>> {
-    let Some(standby) = Host::join(config, env!("CARGO_PKG_VERSION")).await? else { return Ok(None) };
+    let Some((_, standby)) = follow_first(config).await? else { return Ok(None) };
     let (watch, began) = (standby.watch(), Instant::now());
     let watched = watch.clone();
     let is_stopped = move || watched.status().active.is_some() || began.elapsed() > ALONE;

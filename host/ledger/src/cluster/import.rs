@@ -11,7 +11,7 @@ use crate::{
     cluster::{
         blobs::blobs_of,
         log::empty_frame,
-        schema::{PARTITION, TIMEOUT, check_cluster},
+        schema::{FIRST_PARTITION, TIMEOUT, check_cluster, seed_of},
         session::Session,
         source::{TRANSFER, check_source, each_blob, snapshot_lock},
         storage::ObjectStorage,
@@ -59,6 +59,9 @@ pub fn import_ledger(
     let mut session = Session::new(server, NAME, TIMEOUT);
     let cluster = check_cluster(&mut session, server)?;
     let storage = cluster.storage()?;
+    if cluster.partitions > 1 {
+        return Err(ClusterError::ImportPartitions { server: server.to_string(), partitions: cluster.partitions }.into());
+    }
     is_empty(&mut session, server)?;
     let found = read_format(dir, CACHE_BYTES, &real_files())?;
     if found != FORMAT {
@@ -72,7 +75,7 @@ pub fn import_ledger(
         }
         let imported = {
             let reader = store.reader()?;
-            Import { server, dir, reader: &reader, seed: cluster.seed, storage }.run(&mut progress)
+            Import { server, dir, reader: &reader, seed: seed_of(cluster.seed, FIRST_PARTITION), storage }.run(&mut progress)
         };
         store.close()?;
         imported
@@ -84,7 +87,7 @@ fn is_empty(session: &mut Session, server: &PostgresServer) -> Result<(), Cluste
     let rows = session.query_again(
         "select exists (select 1 from agent_host.log where p = $1::int8) or exists (select 1 from agent_host.snapshots where p = $1::int8 \
          and read_back_at is not null)",
-        &[Param::Int(PARTITION)],
+        &[Param::Int(FIRST_PARTITION)],
     )?;
     match rows.first().map(|row| row.flag(0)).transpose()? {
         Some(false) => Ok(()),
@@ -102,7 +105,7 @@ struct Import<'a> {
 
 impl Import<'_> {
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Result<ImportedLedger, OpenError> {
-        let mut lock = snapshot_lock(self.server, self.storage.clone(), NAME)?;
+        let mut lock = snapshot_lock(self.server, FIRST_PARTITION, self.storage.clone(), NAME)?;
         let (blobs, blob_bytes) = self.blobs(progress)?;
         let made_by = format!("import of {}", self.dir.display());
         let counts = lock.write(self.reader, FIRST, 0, &made_by).map_err(|error| error.of_source(self.server))?;
@@ -116,7 +119,7 @@ impl Import<'_> {
 
     /// Sends every blob that a row refers to. Gives how many, and their bytes.
     fn blobs(&self, progress: &mut dyn FnMut(f64)) -> Result<(u64, u64), OpenError> {
-        let copies = blobs_of(self.storage.as_ref(), || Session::new(self.server, NAME, TRANSFER));
+        let copies = blobs_of(self.storage.as_ref(), FIRST_PARTITION, || Session::new(self.server, NAME, TRANSFER));
         let root = blobs_path(self.dir);
         let (mut blobs, mut blob_bytes) = (0, 0);
         each_blob(self.reader, progress, |digest| {

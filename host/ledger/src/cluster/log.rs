@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    cluster::{loss::mark, member::Member, schema::PARTITION, session::Session},
+    cluster::{loss::mark, ownership::Ownership, session::Session},
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     lease::Lease,
@@ -98,14 +98,19 @@ impl Position {
     }
 }
 
+/// The log of one partition.
+#[derive(Debug, Clone)]
+pub(crate) struct LogPlace {
+    pub(crate) server: PostgresServer,
+    /// Key of its checksums.
+    pub(crate) seed: u64,
+    pub(crate) partition: i64,
+}
+
 /// Reads the batches after `position`, as many as have room in [`READ_BYTES`].
-pub(crate) fn read_frames(
-    session: &mut Session,
-    server: &PostgresServer,
-    seed: u64,
-    position: Position,
-) -> Result<Vec<Frame>, ClusterError> {
-    let params = [Param::Int(PARTITION), Param::number(position.last), Param::Int(READ_BYTES)];
+pub(crate) fn read_frames(session: &mut Session, place: &LogPlace, position: Position) -> Result<Vec<Frame>, ClusterError> {
+    let LogPlace { server, seed, partition } = place;
+    let params = [Param::Int(*partition), Param::number(position.last), Param::Int(READ_BYTES)];
     let rows = session.query_again(READ, &params)?;
     let mut frames = Vec::with_capacity(rows.len());
     let mut before = (position.last, position.epoch);
@@ -124,7 +129,7 @@ pub(crate) fn read_frames(
         if frame.epoch < before.1 {
             return Err(damaged(&format!("it has epoch {}, and the batch before it has {}", frame.epoch, before.1)));
         }
-        if !frame.is_whole(seed) {
+        if !frame.is_whole(*seed) {
             return Err(damaged("its checksum is wrong"));
         }
         before = (frame.batch, frame.epoch);
@@ -135,14 +140,21 @@ pub(crate) fn read_frames(
 
 /// Writes the first batch of an epoch, which has no rows, after `position`. False where there is another batch meanwhile: it is to be
 /// applied first.
-pub(crate) fn begin_epoch(session: &mut Session, seed: u64, position: Position, epoch: u64) -> Result<bool, ClusterError> {
+pub(crate) fn begin_epoch(session: &mut Session, place: &LogPlace, position: Position, epoch: u64) -> Result<bool, ClusterError> {
     let batch = position.last + 1;
-    let frame = empty_frame(seed, batch);
-    Ok(insert(session, batch, epoch, position.epoch, &frame)? == Inserted::Yes)
+    let frame = empty_frame(place.seed, batch);
+    Ok(insert(session, place.partition, batch, epoch, position.epoch, &frame)? == Inserted::Yes)
 }
 
-fn insert(session: &mut Session, batch: u64, epoch: u64, before: u64, frame: &[u8]) -> Result<Inserted, PostgresError> {
-    let params = [Param::Int(PARTITION), Param::number(batch), Param::number(epoch), Param::Bytes(frame), Param::number(before)];
+fn insert(
+    session: &mut Session,
+    partition: i64,
+    batch: u64,
+    epoch: u64,
+    before: u64,
+    frame: &[u8],
+) -> Result<Inserted, PostgresError> {
+    let params = [Param::Int(partition), Param::number(batch), Param::number(epoch), Param::Bytes(frame), Param::number(before)];
     let rows = session.query(INSERT, &params)?;
     Ok(if rows.is_empty() { Inserted::Fenced } else { Inserted::Yes })
 }
@@ -157,9 +169,8 @@ enum Inserted {
 
 /// See the module.
 pub(crate) struct PostgresLog {
-    server: PostgresServer,
+    place: LogPlace,
     session: Session,
-    seed: u64,
     lease: Arc<Lease>,
     position: Arc<Mutex<Position>>,
     /// Bytes of a part.
@@ -180,17 +191,17 @@ impl Drop for PostgresLog {
 
 impl PostgresLog {
     /// The log from `position` on, which its follower moves. Appending needs the lease to be taken.
-    pub(crate) fn new(member: &Member, server: &PostgresServer, seed: u64, position: Arc<Mutex<Position>>, room: u64) -> Self {
-        let (session, lease) = (member.session(COMMIT), Arc::clone(member.lease()));
-        let advertise = member.advertise().to_owned();
-        Self { server: server.clone(), session, seed, lease, position, room, advertise, lost: None }
+    pub(crate) fn new(ownership: &Ownership, place: LogPlace, position: Arc<Mutex<Position>>, room: u64) -> Self {
+        let (session, lease) = (ownership.session(COMMIT), Arc::clone(ownership.lease()));
+        let advertise = ownership.advertise().to_owned();
+        Self { place, session, lease, position, room, advertise, lost: None }
     }
 
     fn commit(&mut self, batch: u64, epoch: u64, before: u64, frame: &[u8]) -> Result<(), AppendError> {
         loop {
             self.lease.check().map_err(AppendError::Lost)?;
             let inserted = self.session.set_timeout(self.lease.left().min(COMMIT));
-            let inserted = inserted.and_then(|()| insert(&mut self.session, batch, epoch, before, frame));
+            let inserted = inserted.and_then(|()| insert(&mut self.session, self.place.partition, batch, epoch, before, frame));
             match inserted {
                 Ok(Inserted::Yes) => return Ok(()),
                 Ok(Inserted::Fenced) => return self.fenced(batch, epoch, frame),
@@ -209,7 +220,7 @@ impl PostgresLog {
     fn fenced(&mut self, batch: u64, epoch: u64, frame: &[u8]) -> Result<(), AppendError> {
         loop {
             self.lease.check().map_err(AppendError::Lost)?;
-            match self.session.query_again(LOOK, &[Param::Int(PARTITION), Param::number(batch)]) {
+            match self.session.query_again(LOOK, &[Param::Int(self.place.partition), Param::number(batch)]) {
                 Ok(rows) => {
                     let found = rows.first().map(|row| (row.number(0), row.bytes(1)));
                     let reason = match found {
@@ -235,13 +246,13 @@ impl PostgresLog {
     /// then, and nothing is answered.
     fn lost_commits(&mut self) -> AppendError {
         let position = *self.position.lock();
-        if let Err(error) = mark(&mut self.session, position, &self.advertise) {
+        if let Err(error) = mark(&mut self.session, self.place.partition, position, &self.advertise) {
             tracing::warn!(%error, "the loss of batches could not be noted in the database");
         }
         let reason = format!(
             "engine_lost_commits: the log in {} does not have batch {} any more, which was acknowledged: stop all hosts, and put it back \
              with `agent-host cluster repair` on this one",
-            self.server, position.last
+            self.place.server, position.last
         );
         self.lost = Some(reason.clone());
         AppendError::Lost(LedgerError::unavailable(reason))
@@ -253,7 +264,7 @@ impl Log for PostgresLog {
         let mut position = Position { last: applied, ..*self.position.lock() };
         position.epoch = 0;
         loop {
-            let frames = read_frames(&mut self.session, &self.server, self.seed, position)?;
+            let frames = read_frames(&mut self.session, &self.place, position)?;
             if frames.is_empty() {
                 *self.position.lock() = position;
                 return Ok(position.last);
@@ -273,7 +284,7 @@ impl Log for PostgresLog {
     fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
         let position = *self.position.lock();
         let (batch, epoch) = (position.last + 1, self.lease.epoch());
-        let frame = encode(self.seed, batch, payload);
+        let frame = encode(self.place.seed, batch, payload);
         self.commit(batch, epoch, position.epoch, &frame)?;
         self.position.lock().advance(batch, epoch, frame.len());
         Ok(frame.len() as u64)

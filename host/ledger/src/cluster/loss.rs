@@ -5,7 +5,7 @@
 //! is removed when the batches are put back ([`super::repair`]).
 
 use crate::{
-    cluster::{log::Position, schema::PARTITION, session::Session},
+    cluster::{log::Position, session::Session},
     cluster_error::ClusterError,
     postgres::{Param, PostgresError, PostgresServer},
 };
@@ -44,6 +44,8 @@ pub(crate) struct CopyEnd {
     pub(crate) dir: String,
     /// Address of its host.
     pub(crate) advertise: String,
+    /// The partition whose copy it is.
+    pub(crate) partition: i64,
 }
 
 impl CopyEnd {
@@ -52,13 +54,13 @@ impl CopyEnd {
         if position.last == 0 {
             return Ok(());
         }
-        let rows = session.query_again(END, &[Param::Int(PARTITION), Param::number(position.last)])?;
+        let rows = session.query_again(END, &[Param::Int(self.partition), Param::number(position.last)])?;
         let Some(row) = rows.first() else { return Ok(()) };
         let (end, epoch) = (row.number(0)?, row.int(1)?);
         if epoch.is_some_and(|epoch| u64::try_from(epoch) == Ok(position.epoch)) {
             return Ok(());
         }
-        mark(session, position, &self.advertise)?;
+        mark(session, self.partition, position, &self.advertise)?;
         let log =
             if end < position.last { format!("ends with batch {end}") } else { "has another one with its number".to_owned() };
         Err(ClusterError::LostCommits { server: server.to_string(), dir: self.dir.clone(), copy: position.last, log })
@@ -66,7 +68,7 @@ impl CopyEnd {
 }
 
 /// Leaves the mark: the copy of the host at this address has the batches up to `position`.
-pub(crate) fn mark(session: &mut Session, position: Position, advertise: &str) -> Result<(), PostgresError> {
-    let params = [Param::Int(PARTITION), Param::number(position.last), Param::number(position.epoch), Param::Text(advertise)];
+pub(crate) fn mark(session: &mut Session, partition: i64, position: Position, advertise: &str) -> Result<(), PostgresError> {
+    let params = [Param::Int(partition), Param::number(position.last), Param::number(position.epoch), Param::Text(advertise)];
     session.query_again(MARK, &params).map(drop)
 }

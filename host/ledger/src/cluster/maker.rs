@@ -14,8 +14,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     cluster::{
+        log::LogPlace,
         member::is_stopped_within,
-        schema::PARTITION,
         session::Session,
         snapshots::{SnapshotError, SnapshotLock},
         storage::ObjectStorage,
@@ -48,6 +48,7 @@ const LOOK_AT_SNAPSHOTS: &str = "select coalesce(n.seq, 0), \
 /// The settings of a [`SnapshotMaker`].
 pub(crate) struct MakerOptions {
     pub(crate) server: PostgresServer,
+    pub(crate) partition: i64,
     /// The object store of pieces; `None` where they are in the database.
     pub(crate) storage: Option<Arc<ObjectStorage>>,
     pub(crate) session_name: String,
@@ -60,14 +61,15 @@ pub(crate) struct MakerOptions {
 
 impl MakerOptions {
     pub(crate) fn new(
-        server: &PostgresServer,
+        place: &LogPlace,
         storage: Option<Arc<ObjectStorage>>,
         session_name: String,
         advertise: &str,
         options: &Options,
     ) -> Self {
         Self {
-            server: server.clone(),
+            server: place.server.clone(),
+            partition: place.partition,
             storage,
             session_name,
             advertise: advertise.to_owned(),
@@ -144,7 +146,7 @@ impl Work {
         batch: u64,
         query: impl FnOnce(&'static str, &[Param<'_>]) -> Result<Vec<crate::postgres::Row>, PostgresError>,
     ) -> Result<Option<u64>, PostgresError> {
-        let rows = query(LOOK_AT_SNAPSHOTS, &[Param::Int(PARTITION), Param::number(batch)])?;
+        let rows = query(LOOK_AT_SNAPSHOTS, &[Param::Int(self.options.partition), Param::number(batch)])?;
         let Some(row) = rows.first() else { return Ok(None) };
         let waits = if self.lease.epoch() > 0 { ACTIVE_WAITS } else { 1 };
         let age = Duration::from_millis(row.number(1)?);
@@ -172,7 +174,10 @@ impl Work {
         }
         let is_stopped = || self.is_stopped();
         let connection = Connection::open(&self.options.server, &self.options.session_name, TIMEOUT)?;
-        let Some(mut lock) = SnapshotLock::take(connection, self.options.storage.clone(), &is_stopped)? else { return Ok(false) };
+        let Some(mut lock) = SnapshotLock::take(connection, self.options.partition, self.options.storage.clone(), &is_stopped)?
+        else {
+            return Ok(false);
+        };
         // The rows of one moment, and the batch that they end with. Another host may have made a snapshot before the lock was free.
         let Some(view) = self.views.current() else { return Err(SnapshotError::Stopped) };
         let batch = view.last();
@@ -182,6 +187,7 @@ impl Work {
         lock.finish(batch, counts)?;
         let trimmed = lock.trim()?;
         tracing::info!(
+            partition = self.options.partition,
             batch,
             bytes = counts.bytes,
             sent_bytes = counts.sent_bytes,

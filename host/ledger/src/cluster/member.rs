@@ -1,12 +1,16 @@
-//! Membership: the row of this host, its heartbeat, and taking the partition. Only the database's clock decides whether a lease is
-//! over.
+//! Membership: the row of this host and its heartbeat. Only the database's clock decides whether a lease is over.
 
 use std::{
-    fs,
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File, TryLockError},
     hash::{BuildHasher, RandomState},
     io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{Builder, JoinHandle},
     time::{Duration, Instant},
 };
@@ -16,15 +20,15 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     cluster::{
         ClusterOptions,
-        log::Position,
-        loss::{CopyEnd, LostBatch},
-        schema::{PARTITION, TIMEOUT, check_clock, rights},
+        schema::{Cluster, TIMEOUT, check_cluster, first, upgrade_cluster},
         session::Session,
+        standby::Standby,
+        storage::ObjectStorage,
     },
     cluster_error::ClusterError,
     error::OpenError,
     files::{Disk, DiskNeed},
-    lease::{Lease, now_ms},
+    lease::{Lease, LeaseTime, now_ms},
     options::Options,
     postgres::{Param, PostgresError, PostgresServer},
     store::io_error,
@@ -34,74 +38,55 @@ use crate::{
 const BEATS: u32 = 5;
 /// Interval between looks at the lease: sleeping does not count the time in which the machine was suspended.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time in which the sessions of a replaced owner must end.
-const TERMINATION: Duration = Duration::from_secs(10);
-
 /// Interval between looks of an owner at whether it is drained: its clients wait for that.
 const MARK_LOOK: Duration = Duration::from_millis(200);
-
-/// An owner whose disk is low for so many heartbeats in a row leaves the ledger to another host.
+/// An owner whose disk is low for so many heartbeats in a row leaves what it owns to other hosts.
 const LOW_BEATS: u32 = 3;
+/// A host keeps a partition for so many heartbeats before it gives it to the host that is to have it: partitions do not wander.
+const SETTLED_BEATS: u32 = 5;
 
-/// With `$5` the host is drained where another would take the ledger.
+/// With `$5` the host is drained where another would take what it owns. The last column says whether a partition is to be another host's:
+/// of those that follow all partitions and are not drained, the hash says which, so all hosts say the same.
 const BEAT: &str = "with beat as (update agent_host.hosts as me set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond', \
-    drained = me.drained or ($5::int8 <> 0 and exists (select 1 from agent_host.hosts o where o.host_id <> $1::text and not o.drained \
-    and o.lease_until > clock_timestamp())) where host_id = $1::text and incarnation = $2::int8 returning drained) \
-    select (select count(*) from beat), p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), \
-    coalesce((select drained from beat), false) from agent_host.partitions p where p.p = $4::int8";
+    follows = $4::int8 <> 0, drained = me.drained or ($5::int8 <> 0 and exists (select 1 from agent_host.hosts o where \
+    o.host_id <> $1::text and not o.drained and o.lease_until > clock_timestamp())) \
+    where host_id = $1::text and incarnation = $2::int8 returning drained) \
+    select (select count(*) from beat), p.p, p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), \
+    coalesce((select drained from beat), false), coalesce((select o.host_id <> $1::text from agent_host.hosts o where o.follows \
+    and not o.drained and o.lease_until > clock_timestamp() order by hashtextextended(o.host_id, p.p) desc, o.host_id limit 1), false) \
+    from agent_host.partitions p order by p.p";
 
 const IS_DRAINED: &str = "select 1::int8 from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 and drained";
 
-/// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
-/// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
-///
-/// Also: the batch that the log lost, whether it has the last batch of the copy, whether this host is drained and another would take
-/// the ledger, and the address of the owner.
-const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
-    or (p.owner = $1::text and p.incarnation = $2::int8), \
-    coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
-    p.lost_batch, p.lost_by, \
-    $4::int8 = 0 or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and l.epoch = $5::int8), \
-    exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
-    and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise \
-    from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
-    where p.p = $3::int8";
-
-/// Ends the lease of an owner whose time is over. A heartbeat of that owner changes the same row: whichever of the two comes second sees
-/// what the first one did, so a lease is never both renewed and ended.
-const END_LEASE: &str = "delete from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 \
-    and greatest(lease_until, pg_postmaster_start_time() + lease_ms * interval '1 millisecond') < clock_timestamp() returning 1::int8";
-
-/// The epoch grows by a random step, so that two histories of one database have no epoch in common: a standby that was promoted without
-/// the last takeover does not give its number again. Where the log lost a batch nobody takes the ledger. A drained host that takes it, because
-/// no other would, is not drained any more.
-const TAKE: &str = "with taken as (update agent_host.partitions set epoch = epoch + 1 + floor(random() * 1000000)::int8, owner = $1::text, incarnation = $2::int8, \
-    since = clock_timestamp() where p = $3::int8 and epoch = $4::int8 and lost_batch is null returning epoch), \
-    undrained as (update agent_host.hosts set drained = false where host_id = $1::text and drained and exists (select 1 from taken)) \
-    select epoch from taken";
-
-const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
-    where application_name = $1::text and pid <> pg_backend_pid()";
-
-const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until, drained) \
-    values ($1::text, 1, $2::text, $3::text, $4::int8, clock_timestamp(), clock_timestamp() + $4::int8 * interval '1 millisecond', $5::int8 <> 0) \
+const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until) \
+    values ($1::text, 1, $2::text, $3::text, $4::int8, clock_timestamp(), clock_timestamp() + $4::int8 * interval '1 millisecond') \
     on conflict (host_id) do update set incarnation = h.incarnation + 1, advertise = excluded.advertise, \
     version = excluded.version, lease_ms = excluded.lease_ms, started_at = excluded.started_at, lease_until = excluded.lease_until, \
-    drained = excluded.drained returning incarnation";
+    drained = false, follows = false returning incarnation";
 
 /// The name of the sessions of a host's process, by which they are found in `pg_stat_activity`. At most 63 bytes count.
 fn session_name(host_id: &str, incarnation: u64) -> String {
     format!("agent-host {host_id} {incarnation}")
 }
 
-/// The id of this host, in a file beside its copy.
+/// The file with the id of this host, locked for as long as the process is a member.
+fn lock_file(dir: &Path) -> Result<File, OpenError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))?;
+    let path = dir.join("cluster.host");
+    let file = File::options().create(true).read(true).append(true).open(&path).map_err(io_error("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::AlreadyOpen { dir: dir.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(io_error("lock", &path)(error)),
+    }
+}
+
+/// The id of this host, in a file beside its copies.
 fn host_id(dir: &Path) -> Result<String, OpenError> {
     let path: PathBuf = dir.join("cluster.host");
-    match fs::read_to_string(&path) {
-        Ok(id) if id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => return Ok(id),
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(io_error("read", &path)(error)),
+    let id = fs::read_to_string(&path).map_err(io_error("read", &path))?;
+    if id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(id);
     }
     // The standard library seeds its hashers from the system's randomness.
     let id = format!("{:016x}", RandomState::new().hash_one(dir));
@@ -109,32 +94,132 @@ fn host_id(dir: &Path) -> Result<String, OpenError> {
     Ok(id)
 }
 
-/// The owner of the partition, as a follower sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Owner {
-    pub(crate) epoch: u64,
-    pub(crate) advertise: Option<String>,
+/// Checks that the host is configured with the place of contents that the cluster has, or with none.
+fn check_blobs(facts: &Cluster, options: &ClusterOptions) -> Result<(), ClusterError> {
+    match &options.blobs {
+        Some(own) if facts.blobs.as_ref() != Some(own) => Err(ClusterError::OtherStorage {
+            server: options.server.to_string(),
+            found: facts.blobs.as_ref().map_or_else(|| "the database".to_owned(), ToString::to_string),
+            own: own.to_string(),
+        }),
+        _ => Ok(()),
+    }
 }
 
-/// A host in the cluster. Dropping it ends the heartbeat, gives the partition back and removes the row of the host.
-pub(crate) struct Member {
-    server: PostgresServer,
-    host_id: String,
-    advertise: String,
-    incarnation: u64,
-    lease: Arc<Lease>,
-    owner: Mutex<Owner>,
+/// A host that has joined a cluster. Cheap to clone; the row of the host is removed when the last clone and the last partition are dropped.
+#[derive(Clone)]
+pub struct ClusterMember(pub(super) Arc<Member>);
+
+impl std::fmt::Debug for ClusterMember {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterMember").field("advertise", &self.0.advertise).finish_non_exhaustive()
+    }
+}
+
+impl ClusterMember {
+    /// Joins the cluster: checks the database, writes the row of this host and begins its heartbeat. `copy` are the options of its copies. Blocks
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`OpenError::AlreadyOpen`] where another process is this host; [`OpenError::Cluster`] where the reason lies in the cluster.
+    pub fn join(copy: &Options, cluster: &ClusterOptions) -> Result<Self, OpenError> {
+        Member::join(copy, cluster).map(|member| Self(Arc::new(member)))
+    }
+
+    /// Number of partitions of the cluster.
+    #[must_use]
+    pub fn partitions(&self) -> u32 {
+        self.0.facts.partitions
+    }
+
+    /// True if this host was drained since it joined: it takes a partition only where no other host would.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.0.state.is_drained()
+    }
+
+    /// Follows a partition into the copy in `options.dir`, or makes an empty one. Blocks meanwhile.
+    ///
+    /// # Errors
+    /// [`OpenError`]; [`OpenError::Cluster`] where the reason lies in the cluster.
+    pub fn follow(&self, partition: u32, options: Options) -> Result<Standby, OpenError> {
+        Standby::follow(self, i64::from(partition), options)
+    }
+}
+
+/// The state of a member that its heartbeat keeps.
+pub(super) struct MemberState {
+    pub(super) time: Arc<LeaseTime>,
+    /// The leases of the partitions that the host follows or owns.
+    leases: Mutex<Vec<(i64, Arc<Lease>)>>,
+    /// Partitions whose copies are not behind.
+    followed: Mutex<BTreeSet<i64>>,
+    drained: AtomicBool,
+}
+
+impl MemberState {
+    pub(super) fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire)
+    }
+
+    /// The copy of a partition has all batches, or is closed.
+    pub(super) fn set_followed(&self, partition: i64, is_followed: bool) {
+        let mut followed = self.followed.lock();
+        if is_followed {
+            followed.insert(partition);
+        } else {
+            followed.remove(&partition);
+        }
+    }
+
+    pub(super) fn add(&self, partition: i64, lease: &Arc<Lease>) {
+        lease.set_drained(false);
+        self.leases.lock().push((partition, Arc::clone(lease)));
+    }
+
+    pub(super) fn remove(&self, lease: &Arc<Lease>) {
+        self.leases.lock().retain(|(_, other)| !Arc::ptr_eq(other, lease));
+    }
+
+    /// The leases, each with its epoch.
+    fn held(&self) -> Vec<(i64, Arc<Lease>, u64)> {
+        self.leases.lock().iter().map(|(partition, lease)| (*partition, Arc::clone(lease), lease.epoch())).collect()
+    }
+
+    /// Notes what an answer of the database says of the host. An answer from before a takeover has the mark that ended with it.
+    fn note_drained(&self, drained: bool, held: &[(i64, Arc<Lease>, u64)]) {
+        self.drained.store(drained, Ordering::Release);
+        for (_, lease, _) in held.iter().filter(|(_, lease, epoch)| *epoch > 0 && lease.epoch() == *epoch) {
+            lease.set_drained(drained);
+        }
+    }
+}
+
+/// A host in the cluster. Dropping it ends the heartbeat and removes the row of the host.
+pub(super) struct Member {
+    pub(super) server: PostgresServer,
+    pub(super) facts: Cluster,
+    pub(super) storage: Option<Arc<ObjectStorage>>,
+    pub(super) host_id: String,
+    pub(super) advertise: String,
+    pub(super) incarnation: u64,
+    pub(super) state: Arc<MemberState>,
     stop: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
+    /// Says that no other process is this host.
+    _lock: File,
 }
 
 impl Member {
-    /// Writes the row of this host and begins its heartbeat. The lock of the copy in `dir` must be held: it says that no older
-    /// process of this host lives.
-    pub(crate) fn join(copy: &Options, options: &ClusterOptions) -> Result<Self, OpenError> {
-        let dir = copy.dir.as_path();
+    fn join(copy: &Options, options: &ClusterOptions) -> Result<Self, OpenError> {
+        let (dir, server) = (copy.dir.as_path(), &options.server);
+        let lock = lock_file(dir)?;
+        let mut session = Session::new(server, "agent-host join", TIMEOUT);
+        upgrade_cluster(&mut session, server)?;
+        let facts = check_cluster(&mut session, server)?;
+        check_blobs(&facts, options)?;
+        let storage = facts.storage()?;
         let host_id = host_id(dir)?;
-        let mut session = Session::new(&options.server, "agent-host join", TIMEOUT);
         let taken = session.query_again(
             "select host_id from agent_host.hosts where advertise = $1::text and host_id <> $2::text and lease_until > \
              clock_timestamp()",
@@ -143,31 +228,27 @@ impl Member {
         if !taken.map_err(ClusterError::from)?.is_empty() {
             return Err(ClusterError::AdvertiseTaken { advertise: options.advertise.clone() }.into());
         }
-        let lease = Arc::new(Lease::new(options.lease));
+        let time = Arc::new(LeaseTime::new(options.lease));
         let lease_ms = u64::try_from(options.lease.as_millis()).unwrap_or(u64::MAX);
         let sent = now_ms();
         let rows = session.query(
             JOIN,
-            &[
-                Param::Text(&host_id),
-                Param::Text(&options.advertise),
-                Param::Text(&options.version),
-                Param::number(lease_ms),
-                Param::Int(i64::from(options.is_drained)),
-            ],
+            &[Param::Text(&host_id), Param::Text(&options.advertise), Param::Text(&options.version), Param::number(lease_ms)],
         );
-        let incarnation = rows.and_then(|rows| first_number(&rows, &options.server)).map_err(ClusterError::from)?;
-        lease.renew(sent);
-        lease.set_drained(options.is_drained);
+        let incarnation = rows.and_then(|rows| first(&rows, server)?.number(0)).map_err(ClusterError::from)?;
+        time.renew(sent);
+        let state = MemberState { time, leases: Mutex::default(), followed: Mutex::default(), drained: AtomicBool::new(false) };
         let mut member = Self {
-            server: options.server.clone(),
+            server: server.clone(),
+            facts,
+            storage,
             host_id,
             advertise: options.advertise.clone(),
             incarnation,
-            lease,
-            owner: Mutex::default(),
+            state: Arc::new(state),
             stop: Arc::default(),
             threads: Vec::new(),
+            _lock: lock,
         };
         let disk = Disk::new(dir.to_owned(), copy.min_free_disk_bytes);
         member.start(lease_ms, disk).map_err(io_error("start a thread for", dir))?;
@@ -175,118 +256,32 @@ impl Member {
     }
 
     fn start(&mut self, lease_ms: u64, disk: Disk) -> io::Result<()> {
+        let timeout = TIMEOUT.min(self.state.time.length() / 4);
         let heart = Heart {
-            session: self.session(TIMEOUT.min(self.lease.length() / 4)),
+            session: Session::new(&self.server, &session_name(&self.host_id, self.incarnation), timeout),
             host_id: self.host_id.clone(),
             incarnation: self.incarnation,
             lease_ms,
-            lease: Arc::clone(&self.lease),
+            partitions: u64::from(self.facts.partitions),
+            state: Arc::clone(&self.state),
             stop: Arc::clone(&self.stop),
             disk,
             low_beats: 0,
+            settled: Settled::default(),
         };
         self.threads.push(Builder::new().name("ledger-heartbeat".to_owned()).spawn(move || heart.run())?);
-        let (lease, stop) = (Arc::clone(&self.lease), Arc::clone(&self.stop));
+        let (state, stop) = (Arc::clone(&self.state), Arc::clone(&self.stop));
         self.threads.push(Builder::new().name("ledger-lease".to_owned()).spawn(move || {
             while !is_stopped_within(&stop, LOOK) {
                 // A host that owns nothing has nothing to give up.
-                if lease.epoch() > 0 && lease.check().is_err() {
-                    return;
+                for (_, lease, _) in state.held().iter().filter(|(_, _, epoch)| *epoch > 0) {
+                    // Its hook has ended what it was for.
+                    let _ = lease.check();
                 }
             }
         })?);
         Ok(())
     }
-
-    pub(crate) fn lease(&self) -> &Arc<Lease> {
-        &self.lease
-    }
-
-    /// Address of this host.
-    pub(crate) fn advertise(&self) -> &str {
-        &self.advertise
-    }
-
-    pub(crate) fn owner(&self) -> Owner {
-        self.owner.lock().clone()
-    }
-
-    pub(crate) fn session_name(&self) -> String {
-        session_name(&self.host_id, self.incarnation)
-    }
-
-    /// A session of this process, which a host that takes over ends.
-    pub(crate) fn session(&self, timeout: Duration) -> Session {
-        Session::new(&self.server, &self.session_name(), timeout)
-    }
-
-    /// Takes the partition where nobody holds it; gives the new epoch. The sessions of the owner before have ended then: an open
-    /// transaction of it would hold up the next batch. `position` is the end of the copy.
-    ///
-    /// # Errors
-    /// [`ClusterError::AwaitsRepair`] where the log lost a batch that another copy has, and [`ClusterError::LostCommits`] where this one
-    /// has it.
-    pub(crate) fn try_take(
-        &self,
-        session: &mut Session,
-        copy: &CopyEnd,
-        position: Position,
-    ) -> Result<Option<u64>, ClusterError> {
-        let me = [Param::Text(&self.host_id), Param::number(self.incarnation), Param::Int(PARTITION)];
-        let [host, incarnation, partition] = me;
-        let look = [host, incarnation, partition, Param::number(position.last), Param::number(position.epoch)];
-        let rows = session.query_again(LOOK_AT_PARTITION, &look)?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        *self.owner.lock() = Owner { epoch: row.number(0)?, advertise: row.text(9)? };
-        if !row.flag(7)? {
-            copy.check(session, &self.server, position)?;
-        }
-        if let Some(LostBatch { batch, host }) = LostBatch::of(row.int(5)?, row.text(6)?) {
-            return Err(ClusterError::AwaitsRepair { server: self.server.to_string(), batch, host });
-        }
-        let (is_free, is_over, gives_way) = (row.flag(3)?, row.flag(4)?, row.flag(8)?);
-        if !(is_free || is_over) || gives_way || self.lease.left() < self.lease.length() / 4 {
-            return Ok(None);
-        }
-        check_clock(session, &self.server)?;
-        let before = match (row.text(1)?, row.int(2)?) {
-            (Some(owner), Some(_)) => Some((owner, row.number(2)?)),
-            _ => None,
-        };
-        if !is_free && let Some((owner, incarnation)) = &before {
-            let ended = session.query(END_LEASE, &[Param::Text(owner), Param::number(*incarnation)])?;
-            if ended.is_empty() {
-                return Ok(None);
-            }
-        }
-        let taken = session.query(TAKE, &[host, incarnation, partition, Param::number(row.number(0)?)])?;
-        let Some(taken) = taken.first() else { return Ok(None) };
-        let epoch = taken.number(0)?;
-        if let Some((owner, incarnation)) = before
-            && (owner.as_str(), incarnation) != (self.host_id.as_str(), self.incarnation)
-        {
-            self.terminate(session, &session_name(&owner, incarnation))?;
-        }
-        Ok(Some(epoch))
-    }
-
-    fn terminate(&self, session: &mut Session, name: &str) -> Result<(), ClusterError> {
-        let began = Instant::now();
-        loop {
-            let rows = session.query_again(TERMINATE, &[Param::Text(name)]);
-            let rows =
-                rows.map_err(|error| rights(error, &self.server, "end the sessions of another host (pg_signal_backend)"))?;
-            if first_number(&rows, &self.server)? == 0 || began.elapsed() > TERMINATION {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-fn first_number(rows: &[crate::postgres::Row], server: &PostgresServer) -> Result<u64, PostgresError> {
-    let reason = || PostgresError::Protocol { server: server.place().into(), reason: "an answer has no row".into() };
-    rows.first().ok_or_else(reason)?.number(0)
 }
 
 impl Drop for Member {
@@ -297,34 +292,15 @@ impl Drop for Member {
             // A panic of the thread was reported by itself.
             let _ = thread.join();
         }
-        // Where this fails, the others wait for the end of the lease.
-        let mut session = self.session(Duration::from_secs(1));
+        // Where this fails, the row stays until its lease is over and for as long as nobody needs the address.
+        let mut session = Session::new(&self.server, &session_name(&self.host_id, self.incarnation), Duration::from_secs(1));
         let me = [Param::Text(&self.host_id), Param::number(self.incarnation)];
-        // The next owner ends the sessions of this one only where it knows of it.
-        let _ = session.query_again(TERMINATE, &[Param::Text(&self.session_name())]);
-        let given_back = session.query_again(
-            "with freed as (update agent_host.partitions set owner = null, incarnation = null where owner = $1::text and incarnation \
-             = $2::int8) delete from agent_host.hosts where host_id = $1::text and incarnation = $2::int8",
-            &me,
-        );
-        if let Err(error) = given_back {
-            tracing::warn!(%error, "the ledger could not be given back: another host takes it over when the lease is over");
+        let removed =
+            session.query_again("delete from agent_host.hosts where host_id = $1::text and incarnation = $2::int8", &me);
+        if let Err(error) = removed {
+            tracing::warn!(%error, "the row of this host could not be removed: others wait until its lease is over");
         }
     }
-}
-
-/// The thread of the heartbeat.
-struct Heart {
-    session: Session,
-    host_id: String,
-    incarnation: u64,
-    lease_ms: u64,
-    lease: Arc<Lease>,
-    stop: Arc<(Mutex<bool>, Condvar)>,
-    /// The disk of the copy.
-    disk: Disk,
-    /// Number of heartbeats in a row with a disk that is too low for new events.
-    low_beats: u32,
 }
 
 /// Waits for a stop; true if one came within the time.
@@ -335,9 +311,52 @@ pub(crate) fn is_stopped_within(stop: &(Mutex<bool>, Condvar), time: Duration) -
     *stopped
 }
 
+/// The number of heartbeats in a row for which the host has had a partition that is to be another host's.
+#[derive(Default)]
+struct Settled(Vec<(i64, u32)>);
+
+impl Settled {
+    /// Counts one more heartbeat; true if the partition may move now.
+    fn count(&mut self, partition: i64, is_anothers: bool) -> bool {
+        let known = self.0.iter_mut().find(|(known, _)| *known == partition);
+        let beats = match (known, is_anothers) {
+            (Some((_, beats)), true) => {
+                *beats += 1;
+                *beats
+            }
+            (Some((_, beats)), false) => {
+                *beats = 0;
+                0
+            }
+            (None, _) => {
+                self.0.push((partition, u32::from(is_anothers)));
+                u32::from(is_anothers)
+            }
+        };
+        beats >= SETTLED_BEATS
+    }
+}
+
+/// The thread of the heartbeat.
+struct Heart {
+    session: Session,
+    host_id: String,
+    incarnation: u64,
+    lease_ms: u64,
+    /// Number of partitions of the cluster.
+    partitions: u64,
+    state: Arc<MemberState>,
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    /// The disk of the copies.
+    disk: Disk,
+    /// Number of heartbeats in a row with a disk that is too low for new events.
+    low_beats: u32,
+    settled: Settled,
+}
+
 impl Heart {
     fn run(mut self) {
-        let interval = self.lease.length() / BEATS;
+        let interval = self.state.time.length() / BEATS;
         let mut next = Instant::now();
         while !is_stopped_within(&self.stop, MARK_LOOK.min(next.saturating_duration_since(Instant::now()))) {
             if Instant::now() < next && self.look_at_mark().is_ok() {
@@ -355,14 +374,13 @@ impl Heart {
         }
     }
 
-    /// Sees before the next heartbeat that the host, which owns the ledger, is drained.
+    /// Sees before the next heartbeat that the host, which owns a partition, is drained.
     fn look_at_mark(&mut self) -> Result<(), PostgresError> {
-        let held = self.lease.epoch();
-        if held > 0 && !self.lease.is_drained() {
+        let held = self.state.held();
+        if held.iter().any(|(_, _, epoch)| *epoch > 0) && !self.state.is_drained() {
             let me = [Param::Text(&self.host_id), Param::number(self.incarnation)];
-            let is_drained = !self.session.query(IS_DRAINED, &me)?.is_empty();
-            if is_drained && self.lease.epoch() == held {
-                self.lease.set_drained(true);
+            if !self.session.query(IS_DRAINED, &me)?.is_empty() {
+                self.state.note_drained(true, &held);
             }
         }
         Ok(())
@@ -370,33 +388,43 @@ impl Heart {
 
     fn beat(&mut self) -> Result<(), PostgresError> {
         // Before the statement: what is taken while it is under way is not in its answer.
-        let held = self.lease.epoch();
+        let held = self.state.held();
         let sent = now_ms();
         let is_low = self.disk.check(DiskNeed::NewEvent).is_err();
-        self.low_beats = if held > 0 && is_low { self.low_beats.saturating_add(1) } else { 0 };
+        let owns = held.iter().any(|(_, _, epoch)| *epoch > 0);
+        self.low_beats = if owns && is_low { self.low_beats.saturating_add(1) } else { 0 };
         let leaves = self.low_beats >= LOW_BEATS;
+        let follows = self.state.followed.lock().len() as u64 >= self.partitions;
         let (host, incarnation) = (Param::Text(&self.host_id), Param::number(self.incarnation));
-        let beat = [host, incarnation, Param::number(self.lease_ms), Param::Int(PARTITION), Param::Int(i64::from(leaves))];
-        let rows = self.session.query_again(BEAT, &beat)?;
+        let [follows, asks] = [follows, leaves].map(|is_so| Param::Int(i64::from(is_so)));
+        let rows = self.session.query_again(BEAT, &[host, incarnation, Param::number(self.lease_ms), follows, asks])?;
         let Some(row) = rows.first() else { return Ok(()) };
-        let (epoch, is_mine) = (row.number(1)?, row.flag(2)?);
         if row.number(0)? == 0 {
-            self.lease.end("another process of this host has joined the cluster, or its row was removed");
+            let reason = "another process of this host has joined the cluster, or its row was removed";
+            held.iter().for_each(|(_, lease, _)| lease.end(reason));
             return Ok(());
         }
-        if held > 0 && (!is_mine || epoch != held) {
-            self.lease.end(&format!("another host has taken over the ledger with epoch {epoch}"));
-            return Ok(());
-        }
-        self.lease.renew(sent);
-        // An answer from before the takeover has the mark that ended with it.
-        if self.lease.epoch() == held {
-            let drained = row.flag(3)?;
-            if leaves && drained && !self.lease.is_drained() {
-                tracing::warn!("the disk of this host is low: it gives the ledger to another host, as one that is drained");
+        let drained = row.flag(4)?;
+        // One after the other, so that most of what the host owns serves meanwhile.
+        let mut may_move = self.partitions > 1 && !drained && !held.iter().any(|(_, lease, _)| lease.gives_way());
+        for row in &rows {
+            let (partition, epoch, is_mine, is_anothers) =
+                (row.int(1)?.unwrap_or_default(), row.number(2)?, row.flag(3)?, row.flag(5)?);
+            let settled = self.settled.count(partition, is_mine && is_anothers);
+            let Some((_, lease, held)) = held.iter().find(|(held, _, epoch)| *held == partition && *epoch > 0) else { continue };
+            if !is_mine || epoch != *held {
+                lease.end(&format!("another host has taken over the ledger with epoch {epoch}"));
+            } else if settled && may_move {
+                tracing::info!(partition, "a partition moves to the host of the cluster that is to have it");
+                lease.set_moving();
+                may_move = false;
             }
-            self.lease.set_drained(drained);
         }
+        self.state.time.renew(sent);
+        if leaves && drained && !self.state.is_drained() {
+            tracing::warn!("the disk of this host is low: it gives the ledger to another host, as one that is drained");
+        }
+        self.state.note_drained(drained, &held);
         Ok(())
     }
 }

@@ -1,14 +1,14 @@
-//! A ledger whose log is in PostgreSQL, so that another host can go on with it: one active host, and warm ones that follow.
+//! Ledgers whose logs are in PostgreSQL, so that another host can go on with each: its owner writes it, and the other hosts follow.
 //!
 //! | row in the database | owns |
 //! |---|---|
 //! | `hosts` | the lease of each host, which a heartbeat renews, and whether it is drained |
-//! | `partitions` | the owner of the ledger and its epoch |
+//! | `partitions` | the owner of each ledger and its epoch |
 //! | `log` | the batches; the primary key is the fence |
 //! | `snapshots`, `snapshot_pieces`, `snapshot_contents` | the rows after a batch, behind which the log is trimmed |
 //! | `blobs`, `blob_pieces` | contents of blobs, where they are in no object store ([`StorageAddress`]) |
 //!
-//! The files of a host are a copy: redb has the batches up to one of them, and opening the copy applies the later ones. A copy that
+//! A partition is one ledger. The files of a host are a copy: redb has the batches up to one of them, and opening the copy applies the later ones. A copy that
 //! has nothing, or ends before the log begins, is made from a snapshot first. A host that
 //! takes over raises the epoch, ends the sessions of the owner before, reads the end of the log, and writes a first batch of its own
 //! without rows; from then on the owner before can commit nothing. The owner acts only within its lease ([`crate::lease`]).
@@ -20,6 +20,7 @@ mod log;
 mod loss;
 mod maker;
 mod member;
+mod ownership;
 mod pieces;
 mod repair;
 mod restore;
@@ -36,11 +37,12 @@ use std::time::Duration;
 pub use drain::{Drain, drain_host};
 pub use import::{ImportedLedger, import_ledger};
 pub use loss::LostBatch;
+pub use member::ClusterMember;
 pub use repair::{Repair, RepairedCluster, repair_cluster};
-pub use schema::init_cluster;
+pub use schema::{MAX_PARTITIONS, init_cluster};
 pub use snapshots::SnapshotStatus;
 pub use standby::{Standby, StandbyStatus, StandbyWatch};
-pub use status::{ClusterStatus, HostStatus, cluster_status};
+pub use status::{ClusterStatus, HostStatus, PartitionStatus, cluster_status};
 pub use storage::StorageAddress;
 
 use crate::postgres::PostgresServer;
@@ -59,8 +61,6 @@ pub struct ClusterOptions {
     pub lease: Duration,
     /// The object store of the contents of blobs, as this host is configured. `None`: wherever the cluster has them.
     pub blobs: Option<StorageAddress>,
-    /// True for a host that was drained and has not been started again since: it takes the ledger only where no other would.
-    pub is_drained: bool,
 }
 
 /// Length of a lease by default.

@@ -22,7 +22,7 @@ use crate::{
         blobs::blobs_of,
         log::{Position, empty_frame},
         loss::{CopyEnd, LostBatch},
-        schema::{PARTITION, TIMEOUT, check_cluster},
+        schema::{TIMEOUT, check_cluster, seed_of},
         session::Session,
         source::{TRANSFER, check_source, each_blob, snapshot_lock},
         storage::ObjectStorage,
@@ -88,7 +88,7 @@ struct ClusterState {
     log_end: Position,
 }
 
-/// Puts back what the log of the cluster lost, from the copy in `dir`, which no host has open. `progress` is called with a fraction. Blocks
+/// Puts back what the log of a partition lost, from its copy in `dir`, which no host has open. `progress` is called with a fraction. Blocks
 /// meanwhile.
 ///
 /// # Errors
@@ -97,6 +97,7 @@ struct ClusterState {
 /// [`ClusterError::SnapshotBusy`] and the reasons of joining a cluster. The repair can be repeated then.
 pub fn repair_cluster(
     options: &ClusterOptions,
+    partition: u32,
     dir: impl AsRef<Path>,
     repair: Repair,
     mut progress: impl FnMut(f64),
@@ -104,18 +105,23 @@ pub fn repair_cluster(
     let (dir, server) = (dir.as_ref(), &options.server);
     let mut session = Session::new(server, NAME, TIMEOUT);
     let cluster = check_cluster(&mut session, server)?;
+    if partition >= cluster.partitions {
+        return Err(ClusterError::NoPartition { server: server.to_string(), partition, partitions: cluster.partitions }.into());
+    }
+    let partition = i64::from(partition);
+    let seed = seed_of(cluster.seed, partition);
     let storage = cluster.storage()?;
     if !database_path(dir).exists() {
         return Err(OpenError::NoLedger { dir: dir.to_owned() });
     }
     check_source(dir, &mut progress)?;
     guard_open(dir, || {
-        let store = open_copy(dir, CACHE_BYTES, cluster.seed, &real_files())?;
+        let store = open_copy(dir, CACHE_BYTES, seed, &real_files())?;
         let (last, epoch) = store.copied().unwrap_or_default();
         let position = Position { last, epoch, part_bytes: 0 };
         let repaired = {
             let reader = store.reader()?;
-            let copy = CopyRepair { options, dir, reader: &reader, seed: cluster.seed, storage, position };
+            let copy = CopyRepair { options, partition, dir, reader: &reader, seed, storage, position };
             copy.run(&mut session, repair, &mut progress)
         };
         store.close()?;
@@ -125,6 +131,7 @@ pub fn repair_cluster(
 
 struct CopyRepair<'a> {
     options: &'a ClusterOptions,
+    partition: i64,
     dir: &'a Path,
     reader: &'a Reader,
     storage: Option<Arc<ObjectStorage>>,
@@ -135,7 +142,8 @@ struct CopyRepair<'a> {
 impl CopyRepair<'_> {
     fn run(&self, session: &mut Session, repair: Repair, progress: &mut dyn FnMut(f64)) -> Result<RepairedCluster, OpenError> {
         let server = &self.options.server;
-        let end = CopyEnd { dir: self.dir.display().to_string(), advertise: self.options.advertise.clone() };
+        let end =
+            CopyEnd { dir: self.dir.display().to_string(), advertise: self.options.advertise.clone(), partition: self.partition };
         // Leaves the mark, where no other host has: nobody takes the ledger meanwhile.
         let is_there = match end.check(session, server, self.position) {
             Ok(()) => true,
@@ -162,7 +170,7 @@ impl CopyRepair<'_> {
             }
             let next = state.log_end.last + 1;
             let frame = empty_frame(self.seed, next);
-            let params = [Param::Int(PARTITION), Param::number(state.epoch), Param::number(next), Param::Bytes(&frame)];
+            let params = [Param::Int(self.partition), Param::number(state.epoch), Param::number(next), Param::Bytes(&frame)];
             let begun = session.query(GIVE_UP, &params).map_err(ClusterError::from)?;
             return if begun.is_empty() { Err(self.is_held("another host")) } else { Ok(repaired) };
         }
@@ -192,7 +200,7 @@ impl CopyRepair<'_> {
         let server = &self.options.server;
         let mut until = None;
         loop {
-            let rows = session.query_again(LOOK, &[Param::Int(PARTITION)])?;
+            let rows = session.query_again(LOOK, &[Param::Int(self.partition)])?;
             let Some(row) = rows.first() else { return Err(ClusterError::NoCluster { server: server.to_string() }) };
             let Some(host) = row.text(1)? else { return Self::state(row) };
             let left = Duration::from_millis(row.int(6)?.and_then(|left| u64::try_from(left).ok()).unwrap_or_default());
@@ -221,7 +229,7 @@ impl CopyRepair<'_> {
         progress: &mut dyn FnMut(f64),
     ) -> Result<(), OpenError> {
         let server = &self.options.server;
-        let mut lock = snapshot_lock(server, self.storage.clone(), NAME)?;
+        let mut lock = snapshot_lock(server, self.partition, self.storage.clone(), NAME)?;
         self.blobs(repaired, progress)?;
         let Position { last, epoch, .. } = self.position;
         let made_by = format!("repair from the copy of {}", self.options.advertise);
@@ -241,7 +249,7 @@ impl CopyRepair<'_> {
 
     /// Sends the blobs that a row refers to, that the database lost and that this host has.
     fn blobs(&self, repaired: &mut RepairedCluster, progress: &mut dyn FnMut(f64)) -> Result<(), OpenError> {
-        let copies = blobs_of(self.storage.as_ref(), || Session::new(&self.options.server, NAME, TRANSFER));
+        let copies = blobs_of(self.storage.as_ref(), self.partition, || Session::new(&self.options.server, NAME, TRANSFER));
         let root = blobs_path(self.dir);
         let failed = |error: io::Error| LedgerError::Storage(error.to_string().into());
         each_blob(self.reader, progress, |digest| {

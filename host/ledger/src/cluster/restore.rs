@@ -4,8 +4,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     cluster::{
+        log::LogPlace,
         pieces::read_piece,
-        schema::PARTITION,
         session::Session,
         snapshots::{SnapshotStatus, list},
         storage::ObjectStorage,
@@ -14,7 +14,7 @@ use crate::{
     digest::{Digest, hex},
     error::{LedgerError, OpenError},
     options::Options,
-    postgres::{Param, PostgresServer, Row},
+    postgres::{Param, Row},
     rows::Table,
     store::{Files, NewCopy, OpenedStore, open_copy},
 };
@@ -32,8 +32,7 @@ const FORGET: &str = "delete from agent_host.snapshot_contents where sha256 = $1
 
 /// The cluster and the directory of its copy.
 pub(crate) struct CopyPlace<'a> {
-    pub(crate) server: &'a PostgresServer,
-    pub(crate) seed: u64,
+    pub(crate) log: &'a LogPlace,
     /// The object store of pieces; `None` where they are in the database.
     pub(crate) storage: Option<&'a ObjectStorage>,
     pub(crate) options: &'a Options,
@@ -71,12 +70,12 @@ impl CopyPlace<'_> {
     /// # Errors
     /// [`ClusterError::NoSnapshot`] where the log does not go on from the copy and no snapshot can be read.
     pub(crate) fn open(&self, session: &mut Session) -> Result<OpenedStore, OpenError> {
-        let Self { seed, options, files, .. } = self;
-        let mut opened = open_copy(&options.dir, options.cache_bytes, *seed, files)?;
+        let Self { log, options, files, .. } = self;
+        let mut opened = open_copy(&options.dir, options.cache_bytes, log.seed, files)?;
         for tries in 1.. {
             let copied = opened.last();
-            let first = log_first(session)?;
-            let snapshots = list(|sql, params| session.query_again(sql, params)).map_err(ClusterError::from)?;
+            let first = log_first(session, log.partition)?;
+            let snapshots = list(log.partition, |sql, params| session.query_again(sql, params)).map_err(ClusterError::from)?;
             if copied >= first && (copied > 0 || snapshots.is_empty()) {
                 break;
             }
@@ -84,17 +83,17 @@ impl CopyPlace<'_> {
                 Ok(()) => {
                     // The file that is open has no name any more.
                     opened.close()?;
-                    opened = open_copy(&options.dir, options.cache_bytes, *seed, files)?;
+                    opened = open_copy(&options.dir, options.cache_bytes, log.seed, files)?;
                 }
                 Err(_) if first == 0 => {
                     tracing::warn!("no snapshot can be read: the copy is made from the whole log");
                     break;
                 }
                 Err(reason) => {
-                    let now = list(|sql, params| session.query_again(sql, params)).map_err(ClusterError::from)?;
+                    let now = list(log.partition, |sql, params| session.query_again(sql, params)).map_err(ClusterError::from)?;
                     let is_same = now.iter().map(|of| of.batch).eq(snapshots.iter().map(|of| of.batch));
                     if is_same || tries >= TRIES {
-                        return Err(ClusterError::NoSnapshot { server: self.server.to_string(), first, reason }.into());
+                        return Err(ClusterError::NoSnapshot { server: self.log.server.to_string(), first, reason }.into());
                     }
                 }
             }
@@ -139,7 +138,7 @@ impl CopyPlace<'_> {
     }
 
     fn take_over(&self, session: &mut Session, snapshot: &SnapshotStatus) -> Result<(), Refusal> {
-        let mut copy = NewCopy::begin(&self.options.dir, self.seed, self.files)?;
+        let mut copy = NewCopy::begin(&self.options.dir, self.log.seed, self.files)?;
         let mut rows = 0u64;
         for piece in 0..snapshot.pieces {
             let content = match self.piece(session, snapshot, piece) {
@@ -163,7 +162,7 @@ impl CopyPlace<'_> {
     /// The content of a piece. The row of one that the object store has lost or changed is removed: a host that makes a snapshot sends the
     /// pieces that have no row. The database finds by itself what it has changed.
     fn piece(&self, session: &mut Session, snapshot: &SnapshotStatus, piece: u64) -> Result<bytes::Bytes, Refusal> {
-        let params = [Param::Int(PARTITION), Param::number(snapshot.batch), Param::number(piece)];
+        let params = [Param::Int(self.log.partition), Param::number(snapshot.batch), Param::number(piece)];
         let found = session.query_again(PIECE, &params)?;
         let content = content(found.first(), piece, self.storage);
         if let (Err(Refusal::Unreadable(_)), Some(_), Some(row)) = (&content, self.storage, found.first()) {
@@ -203,8 +202,8 @@ fn content(row: Option<&Row>, piece: u64, storage: Option<&ObjectStorage>) -> Re
 }
 
 /// The batch that a copy must have for the log to go on from it.
-fn log_first(session: &mut Session) -> Result<u64, OpenError> {
-    let rows = session.query_again(LOG_FIRST, &[Param::Int(PARTITION)]).map_err(ClusterError::from)?;
+fn log_first(session: &mut Session, partition: i64) -> Result<u64, OpenError> {
+    let rows = session.query_again(LOG_FIRST, &[Param::Int(partition)]).map_err(ClusterError::from)?;
     let Some(row) = rows.first() else {
         return Err(LedgerError::unavailable("the table agent_host.partitions has no row").into());
     };

@@ -19,11 +19,13 @@ use crate::{
 };
 
 /// Version of the tables.
-const SCHEMA: u64 = 2;
-/// The version before, whose tables [`UPGRADE`] makes those of this one.
-const SCHEMA_BEFORE: u64 = 1;
-/// The one partition.
-pub(crate) const PARTITION: i64 = 0;
+const SCHEMA: u64 = 3;
+/// The first version whose tables [`UPGRADE`] makes those of this one.
+const FIRST_SCHEMA: u64 = 1;
+/// The partition of a cluster that has one; every cluster has this one.
+pub(crate) const FIRST_PARTITION: i64 = 0;
+/// Partitions of a cluster, at most: each costs a host some threads, connections and statements a second.
+pub const MAX_PARTITIONS: u32 = 64;
 /// Largest difference of a host's clock and the database's.
 const CLOCK_OFF_MS: i64 = 2_000;
 /// Time for an answer of the database, outside of commits.
@@ -31,7 +33,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The tables. `frame` is neither compressed nor read but whole. A copy that ends before `log_first` begins from a snapshot. `lost_batch`
 /// is a batch that the copy of `lost_by` has and the log lost; until it is put back nobody takes the ledger. A host that is `drained` takes
-/// the ledger only where no other would. The pieces of a snapshot are
+/// a partition only where no other would; one that `follows` has copies of all partitions that are not behind. The pieces of a snapshot are
 /// in `snapshot_contents`, each once, by its SHA-256; an empty content is in the object store whose address is in `blobs`.
 const TABLES: &str = "
 create table agent_host.cluster (
@@ -50,7 +52,8 @@ create table agent_host.hosts (
     lease_ms int8 not null,
     started_at timestamptz not null,
     lease_until timestamptz not null,
-    drained boolean not null default false
+    drained boolean not null default false,
+    follows boolean not null default false
 );
 create table agent_host.partitions (
     p int8 primary key,
@@ -71,15 +74,18 @@ create table agent_host.log (
 );
 alter table agent_host.log alter column frame set storage external;
 create table agent_host.blobs (
-    sha256 bytea primary key,
+    sha256 bytea not null,
     bytes int8 not null,
-    written_at timestamptz not null
+    written_at timestamptz not null,
+    p int8 not null default 0,
+    primary key (p, sha256)
 );
 create table agent_host.blob_pieces (
     sha256 bytea not null,
     piece int8 not null,
     content bytea not null,
-    primary key (sha256, piece)
+    p int8 not null default 0,
+    primary key (p, sha256, piece)
 );
 alter table agent_host.blob_pieces alter column content set storage external;
 create table agent_host.snapshots (
@@ -106,14 +112,18 @@ create table agent_host.snapshot_contents (
     content bytea not null
 );
 alter table agent_host.snapshot_contents alter column content set storage external;
-insert into agent_host.partitions (p, epoch) values (0, 0);
 ";
 
 /// Statements that make the tables those of this version. Hosts of the version before work with them too.
 const UPGRADE: &str = "begin; select pg_advisory_xact_lock(7070, 22);
 alter table agent_host.hosts add column if not exists drained boolean not null default false;
 alter table agent_host.cluster add column if not exists blobs text;
-update agent_host.cluster set schema_version = 2 where schema_version = 1; commit";
+alter table agent_host.hosts add column if not exists follows boolean not null default false;
+alter table agent_host.blobs add column if not exists p int8 not null default 0,
+    drop constraint blobs_pkey, add primary key (p, sha256);
+alter table agent_host.blob_pieces add column if not exists p int8 not null default 0,
+    drop constraint blob_pieces_pkey, add primary key (p, sha256, piece);
+update agent_host.cluster set schema_version = 3; commit";
 
 /// Names of the tables, and what a host does with them.
 const RIGHTS: [(&str, &str); 17] = [
@@ -143,6 +153,13 @@ pub(crate) struct Cluster {
     pub(crate) seed: u64,
     /// The object store of its contents; `None` where they are in the database.
     pub(crate) blobs: Option<StorageAddress>,
+    /// Number of partitions.
+    pub(crate) partitions: u32,
+}
+
+/// The key of the checksums in the log of a partition, which tells its copies from those of others.
+pub(crate) fn seed_of(seed: u64, partition: i64) -> u64 {
+    seed ^ partition.unsigned_abs().wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Cluster {
@@ -204,12 +221,15 @@ pub(crate) fn rights(error: PostgresError, server: &PostgresServer, action: &str
     error.into()
 }
 
-/// Makes the cluster in an empty schema. Contents of blobs and of snapshots will be in the object store at `blobs`, which no cluster has
-/// yet, else in the database.
+/// Makes the cluster in an empty schema, with so many partitions. Contents of blobs and of snapshots will be in the object store at `blobs`,
+/// which no cluster has yet, else in the database.
 ///
 /// # Errors
 /// [`ClusterError`]; then nothing was made.
-pub fn init_cluster(server: &PostgresServer, blobs: Option<&StorageAddress>) -> Result<(), ClusterError> {
+pub fn init_cluster(server: &PostgresServer, blobs: Option<&StorageAddress>, partitions: u32) -> Result<(), ClusterError> {
+    if !(1..=MAX_PARTITIONS).contains(&partitions) {
+        return Err(ClusterError::Partitions { asked: partitions, most: MAX_PARTITIONS });
+    }
     let mut session = Session::new(server, "agent-host init", TIMEOUT);
     check_server(&mut session, server)?;
     if has_cluster(&mut session, server)? {
@@ -219,20 +239,21 @@ pub fn init_cluster(server: &PostgresServer, blobs: Option<&StorageAddress>) -> 
     let seed = RandomState::new().hash_one(server.place());
     let storage = blobs.map(ObjectStorage::open).transpose()?;
     storage.as_ref().map_or(Ok(()), |storage| storage.claim(seed))?;
-    let made = make_tables(server, seed, blobs);
+    let made = make_tables(server, seed, blobs, partitions);
     if let (Some(storage), Err(_)) = (storage, &made) {
         storage.release();
     }
     made
 }
 
-fn make_tables(server: &PostgresServer, seed: u64, blobs: Option<&StorageAddress>) -> Result<(), ClusterError> {
+fn make_tables(server: &PostgresServer, seed: u64, blobs: Option<&StorageAddress>, partitions: u32) -> Result<(), ClusterError> {
     let seed = i64::from_be_bytes(seed.to_be_bytes());
     // A path may have quotes.
     let blobs = blobs.map_or_else(|| "null".to_owned(), |address| format!("'{}'", address.to_string().replace('\'', "''")));
     let mut connection = Connection::open(server, "agent-host init", TIMEOUT)?;
     let made = connection.execute(&format!(
         "begin; select pg_advisory_xact_lock(7070, 22); create schema if not exists agent_host; {TABLES}
+         insert into agent_host.partitions (p, epoch) select p, 0 from generate_series(0, {partitions} - 1) p;
          insert into agent_host.cluster (schema_version, ledger_format, log_seed, blobs) values ({SCHEMA}, {FORMAT}, {seed}, {blobs});
          commit"
     ));
@@ -262,11 +283,13 @@ pub(crate) fn read_cluster(session: &mut Session, server: &PostgresServer) -> Re
     if found_schema != schema || found_format != format {
         return Err(ClusterError::OtherFormat { server: server.to_string(), found_schema, found_format, schema, format });
     }
-    let rows = session.query_again("select log_seed, blobs from agent_host.cluster", &[])?;
+    let rows = session
+        .query_again("select log_seed, blobs, (select count(*) from agent_host.partitions) from agent_host.cluster", &[])?;
     let row = first(&rows, server)?;
     let seed = row.int(0)?.unwrap_or_default();
     let blobs = row.text(1)?.map(|address| StorageAddress::parse(&address)).transpose()?;
-    Ok(Cluster { seed: u64::from_be_bytes(seed.to_be_bytes()), blobs })
+    let partitions = u32::try_from(row.number(2)?).unwrap_or(u32::MAX);
+    Ok(Cluster { seed: u64::from_be_bytes(seed.to_be_bytes()), blobs, partitions })
 }
 
 /// The versions of the tables and of the ledger in them.
@@ -280,14 +303,18 @@ fn read_version(session: &mut Session, server: &PostgresServer) -> Result<(u64, 
     Ok((row.number(0)?, row.number(1)?))
 }
 
-/// Makes the tables of a cluster of the version before those of this one. A host that joins does so; a command does not.
+/// Makes the tables of a cluster of an earlier version those of this one. A host that joins does so; a command does not.
 pub(crate) fn upgrade_cluster(session: &mut Session, server: &PostgresServer) -> Result<(), ClusterError> {
-    if !has_cluster(session, server)? || read_version(session, server)? != (SCHEMA_BEFORE, u64::from(FORMAT)) {
+    if !has_cluster(session, server)? {
+        return Ok(());
+    }
+    let (from, format) = read_version(session, server)?;
+    if !(FIRST_SCHEMA..SCHEMA).contains(&from) || format != u64::from(FORMAT) {
         return Ok(());
     }
     let mut connection = Connection::open(server, "agent-host upgrade", TIMEOUT)?;
     connection.execute(UPGRADE).map_err(|error| rights(error, server, "change the tables of the cluster"))?;
-    tracing::info!(from = SCHEMA_BEFORE, to = SCHEMA, "the tables of the cluster have the columns of this version");
+    tracing::info!(from, to = SCHEMA, "the tables of the cluster have the columns of this version");
     Ok(())
 }
 

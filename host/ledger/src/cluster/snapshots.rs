@@ -14,7 +14,7 @@ use std::{collections::HashSet, sync::Arc};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    cluster::{pieces::Piece, schema::PARTITION, storage::ObjectStorage},
+    cluster::{pieces::Piece, storage::ObjectStorage},
     cluster_error::ClusterError,
     digest::Digest,
     error::{LedgerError, OpenError},
@@ -178,16 +178,18 @@ impl SnapshotStatus {
     }
 }
 
-/// The snapshots that were read back, the newest first: two at most. `query` executes a statement.
+/// The snapshots of a partition that were read back, the newest first: two at most. `query` executes a statement.
 pub(crate) fn list(
+    partition: i64,
     query: impl FnOnce(&'static str, &[Param<'_>]) -> Result<Vec<Row>, PostgresError>,
 ) -> Result<Vec<SnapshotStatus>, PostgresError> {
-    query(LIST, &[Param::Int(PARTITION)])?.iter().map(SnapshotStatus::of).collect()
+    query(LIST, &[Param::Int(partition)])?.iter().map(SnapshotStatus::of).collect()
 }
 
-/// The lock of whoever makes snapshots. It ends with the connection.
+/// The lock of whoever makes snapshots, one process of the cluster at a time: partitions share contents. It ends with the connection.
 pub(crate) struct SnapshotLock<'a> {
     connection: Connection,
+    partition: i64,
     storage: Option<Arc<ObjectStorage>>,
     /// Numbers of the pieces that this snapshot has sent to the object store.
     sent: HashSet<u64>,
@@ -208,12 +210,13 @@ impl<'a> SnapshotLock<'a> {
     /// Takes the lock. `None` where another process has it.
     pub(crate) fn take(
         mut connection: Connection,
+        partition: i64,
         storage: Option<Arc<ObjectStorage>>,
         is_stopped: &'a dyn Fn() -> bool,
     ) -> Result<Option<Self>, PostgresError> {
         let rows = connection.query(LOCK, &[])?;
         let taken = rows.first().map(|row| row.flag(0)).transpose()?.unwrap_or_default();
-        Ok(taken.then_some(Self { connection, storage, sent: HashSet::new(), is_stopped }))
+        Ok(taken.then_some(Self { connection, partition, storage, sent: HashSet::new(), is_stopped }))
     }
 
     pub(crate) fn connection(&mut self) -> &mut Connection {
@@ -226,7 +229,7 @@ impl<'a> SnapshotLock<'a> {
 
     /// Writes the rows as the snapshot of the batch `seq`, and has the database read them back. It does not count yet.
     pub(crate) fn write(&mut self, reader: &Reader, seq: u64, epoch: u64, made_by: &str) -> Result<Counts, SnapshotError> {
-        let partition = Param::Int(PARTITION);
+        let partition = Param::Int(self.partition);
         self.connection.query(REMOVE_UNFINISHED, &[partition])?;
         self.connection.query(BEGIN, &[partition, Param::number(seq), Param::number(epoch), Param::Text(made_by)])?;
         self.sent.clear();
@@ -268,9 +271,10 @@ impl<'a> SnapshotLock<'a> {
         self.go_on()?;
         let content = piece.take();
         let (digest, bytes) = (Digest::from(Sha256::digest(&content)), content.len() as u64);
-        let named = self
-            .connection
-            .query(NAME, &[Param::Int(PARTITION), Param::number(seq), Param::number(counts.pieces), Param::Bytes(&digest)])?;
+        let named = self.connection.query(
+            NAME,
+            &[Param::Int(self.partition), Param::number(seq), Param::number(counts.pieces), Param::Bytes(&digest)],
+        )?;
         if !named.first().map(|row| row.flag(0)).transpose()?.unwrap_or_default() {
             counts.sent_bytes += bytes;
             match self.storage.clone() {
@@ -312,7 +316,7 @@ impl<'a> SnapshotLock<'a> {
         while from < pieces {
             self.go_on()?;
             let to = pieces.min(from + READ_BACK_PIECES);
-            let range = [Param::Int(PARTITION), Param::number(seq), Param::number(from), Param::number(to)];
+            let range = [Param::Int(self.partition), Param::number(seq), Param::number(from), Param::number(to)];
             if let Some(storage) = self.storage.clone() {
                 if !self.is_stored(&storage, &range, to - from)? {
                     self.connection.query(REMOVE_UNREADABLE, &range)?;
@@ -342,7 +346,7 @@ impl<'a> SnapshotLock<'a> {
     /// The snapshot counts from now on.
     pub(crate) fn finish(&mut self, seq: u64, counts: Counts) -> Result<(), SnapshotError> {
         let [pieces, rows, bytes] = [counts.pieces, counts.rows, counts.bytes].map(Param::number);
-        self.connection.query(FINISH, &[Param::Int(PARTITION), Param::number(seq), pieces, rows, bytes])?;
+        self.connection.query(FINISH, &[Param::Int(self.partition), Param::number(seq), pieces, rows, bytes])?;
         Ok(())
     }
 
@@ -350,7 +354,7 @@ impl<'a> SnapshotLock<'a> {
     /// then nothing is changed.
     pub(crate) fn finish_first(&mut self, seq: u64, counts: Counts, frame: &[u8]) -> Result<bool, SnapshotError> {
         let [pieces, rows, bytes] = [counts.pieces, counts.rows, counts.bytes].map(Param::number);
-        let params = [Param::Int(PARTITION), Param::number(seq), pieces, rows, bytes, Param::Bytes(frame)];
+        let params = [Param::Int(self.partition), Param::number(seq), pieces, rows, bytes, Param::Bytes(frame)];
         Ok(count(&self.connection.query(FINISH_FIRST, &params)?)? == 3)
     }
 
@@ -367,21 +371,21 @@ impl<'a> SnapshotLock<'a> {
         let [pieces, rows, bytes] = [counts.pieces, counts.rows, counts.bytes].map(Param::number);
         let [first, second] = frames.each_ref().map(|frame| Param::Bytes(frame));
         let (seq, epoch, before) = (Param::number(seq), Param::number(epoch), Param::number(before));
-        let params = [Param::Int(PARTITION), seq, pieces, rows, bytes, epoch, before, first, second];
+        let params = [Param::Int(self.partition), seq, pieces, rows, bytes, epoch, before, first, second];
         Ok(count(&self.connection.query(FINISH_REPAIR, &params)?)? == 4)
     }
 
     /// Removes the snapshots and the log before `first`.
     pub(crate) fn remove_before(&mut self, first: u64) -> Result<(), SnapshotError> {
-        self.connection.query(REMOVE_SNAPSHOTS, &[Param::Int(PARTITION), Param::number(first)])?;
+        self.connection.query(REMOVE_SNAPSHOTS, &[Param::Int(self.partition), Param::number(first)])?;
         self.trim_log(first)?;
         self.remove_contents()
     }
 
     /// Removes what no snapshot is made of that counts, and the log before the older of two. Gives the batches that were removed.
     pub(crate) fn trim(&mut self) -> Result<u64, SnapshotError> {
-        let partition = Param::Int(PARTITION);
-        let snapshots = list(|sql, params| self.connection.query(sql, params))?;
+        let partition = Param::Int(self.partition);
+        let snapshots = list(self.partition, |sql, params| self.connection.query(sql, params))?;
         let mut trimmed = 0;
         if let Some(older) = snapshots.get(1) {
             let first = Param::number(older.batch);
@@ -399,7 +403,7 @@ impl<'a> SnapshotLock<'a> {
         let mut trimmed = 0;
         loop {
             self.go_on()?;
-            let params = [Param::Int(PARTITION), Param::number(first), Param::Int(REMOVED_ROWS)];
+            let params = [Param::Int(self.partition), Param::number(first), Param::Int(REMOVED_ROWS)];
             let removed = count(&self.connection.query(TRIM, &params)?)?;
             trimmed += removed;
             if removed == 0 {

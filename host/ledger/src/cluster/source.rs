@@ -35,11 +35,12 @@ pub(crate) fn check_source(dir: &Path, progress: &mut dyn FnMut(f64)) -> Result<
 /// Takes the lock of whoever makes snapshots, for a command that nobody stops.
 pub(crate) fn snapshot_lock(
     server: &PostgresServer,
+    partition: i64,
     storage: Option<Arc<ObjectStorage>>,
     name: &str,
 ) -> Result<SnapshotLock<'static>, ClusterError> {
     let connection = Connection::open(server, name, TRANSFER)?;
-    let lock = SnapshotLock::take(connection, storage, &|| false)?;
+    let lock = SnapshotLock::take(connection, partition, storage, &|| false)?;
     lock.ok_or_else(|| ClusterError::SnapshotBusy { server: server.to_string() })
 }
 

@@ -8,19 +8,19 @@ use crate::{
     cluster::{
         ClusterOptions,
         blobs::blobs_of,
-        log::{Position, PostgresLog, begin_epoch, read_frames},
+        log::{LogPlace, Position, PostgresLog, begin_epoch, read_frames},
         loss::CopyEnd,
         maker::{MakerOptions, SnapshotMaker},
-        member::Member,
+        member::ClusterMember,
+        ownership::Ownership,
         restore::CopyPlace,
-        schema::{Cluster, TIMEOUT, check_cluster, upgrade_cluster},
+        schema::{FIRST_PARTITION, TIMEOUT, seed_of},
         session::Session,
     },
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     handle::{ClusterParts, Ledger, Opening},
     options::Options,
-    postgres::PostgresServer,
     store::{WriteError, io_error, part_room, real_files},
 };
 
@@ -56,34 +56,21 @@ impl StandbyWatch {
     }
 }
 
-/// A host that has joined a cluster and follows its log. See [`Standby::activate`].
+/// A host that follows the log of a partition. See [`Standby::activate`].
 pub struct Standby {
-    server: PostgresServer,
-    seed: u64,
+    place: LogPlace,
     opening: Opening,
     copy: CopyEnd,
     position: Arc<Mutex<Position>>,
     session: Session,
     watch: StandbyWatch,
     maker: SnapshotMaker,
-    member: Member,
+    ownership: Ownership,
 }
 
 impl std::fmt::Debug for Standby {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Standby").field("server", &self.server).field("position", &*self.position.lock()).finish_non_exhaustive()
-    }
-}
-
-/// Checks that the host is configured with the place of contents that the cluster has, or with none.
-fn check_blobs(facts: &Cluster, options: &ClusterOptions) -> Result<(), ClusterError> {
-    match &options.blobs {
-        Some(own) if facts.blobs.as_ref() != Some(own) => Err(ClusterError::OtherStorage {
-            server: options.server.to_string(),
-            found: facts.blobs.as_ref().map_or_else(|| "the database".to_owned(), ToString::to_string),
-            own: own.to_string(),
-        }),
-        _ => Ok(()),
+        f.debug_struct("Standby").field("place", &self.place).field("position", &*self.position.lock()).finish_non_exhaustive()
     }
 }
 
@@ -97,39 +84,41 @@ enum Step {
 }
 
 impl Standby {
-    /// Joins the cluster: checks the database, opens the copy in `options.dir` or makes an empty one, and begins the heartbeat. Blocks
-    /// meanwhile.
+    /// Joins a cluster, and follows its first partition. The host is a member for as long as the standby lives, and then its ledger.
     ///
     /// # Errors
-    /// [`OpenError`]; [`OpenError::Cluster`] where the reason lies in the cluster.
+    /// As [`ClusterMember::join`] and [`ClusterMember::follow`].
     pub fn join(options: Options, cluster: &ClusterOptions) -> Result<Self, OpenError> {
-        let server = cluster.server.clone();
-        let mut session = Session::new(&server, "agent-host join", TIMEOUT);
-        upgrade_cluster(&mut session, &server)?;
-        let facts = check_cluster(&mut session, &server)?;
-        check_blobs(&facts, cluster)?;
+        Self::follow(&ClusterMember::join(&options, cluster)?, FIRST_PARTITION, options)
+    }
+
+    /// Opens the copy of a partition in `options.dir` or makes an empty one. Blocks meanwhile.
+    pub(super) fn follow(member: &ClusterMember, partition: i64, options: Options) -> Result<Self, OpenError> {
+        let ClusterMember(member) = member;
+        let seed = seed_of(member.facts.seed, partition);
+        let place = LogPlace { server: member.server.clone(), seed, partition };
+        let mut session = Session::new(&member.server, "agent-host join", TIMEOUT);
         let files = real_files();
-        let (seed, storage) = (facts.seed, facts.storage()?);
-        let place = CopyPlace { server: &server, seed, storage: storage.as_deref(), options: &options, files: &files };
-        let opened = place.open(&mut session)?;
+        let copy_place = CopyPlace { log: &place, storage: member.storage.as_deref(), options: &options, files: &files };
+        let opened = copy_place.open(&mut session)?;
         let (last, epoch) = opened.copied().unwrap_or_default();
         let position = Position { last, epoch, part_bytes: 0 };
-        let copy = CopyEnd { dir: options.dir.display().to_string(), advertise: cluster.advertise.clone() };
-        copy.check(&mut session, &server, position)?;
-        let member = Member::join(&options, cluster)?;
+        let copy = CopyEnd { dir: options.dir.display().to_string(), advertise: member.advertise.clone(), partition };
+        copy.check(&mut session, &member.server, position)?;
+        let ownership = Ownership::new(member, partition);
         let position = Arc::new(Mutex::new(position));
-        let log = PostgresLog::new(&member, &server, seed, Arc::clone(&position), part_room(&options));
-        let blobs = blobs_of(storage.as_ref(), || member.session(BLOB_TIMEOUT));
-        let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(member.lease()), blobs };
-        let making = MakerOptions::new(&server, storage, member.session_name(), &cluster.advertise, &options);
+        let log = PostgresLog::new(&ownership, place.clone(), Arc::clone(&position), part_room(&options));
+        let blobs = blobs_of(member.storage.as_ref(), partition, || ownership.session(BLOB_TIMEOUT));
+        let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(ownership.lease()), blobs };
+        let making = MakerOptions::new(&place, member.storage.clone(), ownership.session_name(), &member.advertise, &options);
         let dir = options.dir.clone();
         let opening = Opening::of_copy(options, opened, parts, files)?;
-        let maker = SnapshotMaker::start(making, opening.views(), Arc::clone(member.lease()));
+        let maker = SnapshotMaker::start(making, opening.views(), Arc::clone(ownership.lease()));
         let maker = maker.map_err(io_error("start a thread for", &dir))?;
-        let session = member.session(TIMEOUT);
+        let session = ownership.session(TIMEOUT);
         let watch = StandbyWatch::default();
         watch.0.lock().last_batch = last;
-        Ok(Self { server, seed, opening, copy, position, session, watch, maker, member })
+        Ok(Self { place, opening, copy, position, session, watch, maker, ownership })
     }
 
     /// Shows the state of this host, also while [`Self::activate`] is at work.
@@ -162,7 +151,7 @@ impl Standby {
                 self.close()?;
                 return Ok(None);
             }
-            if let Some(reason) = self.member.lease().ended() {
+            if let Some(reason) = self.ownership.lease().ended() {
                 return Err(OpenError::Ledger(LedgerError::unavailable(reason)));
             }
             let pause = match self.follow_or_take() {
@@ -191,13 +180,14 @@ impl Standby {
 
     /// Applies what is new; gives the epoch where the ledger is this host's, and its copy has all batches.
     fn follow_or_take(&mut self) -> Result<Option<u64>, OpenError> {
-        self.follow()?;
-        let taken = self.member.try_take(&mut self.session, &self.copy, *self.position.lock())?;
-        let owner = self.member.owner();
+        self.catch_up()?;
+        self.ownership.set_followed(true);
+        let taken = self.ownership.try_take(&mut self.session, &self.copy, *self.position.lock())?;
+        let owner = self.ownership.owner();
         *self.watch.0.lock() = StandbyStatus {
             last_batch: self.position.lock().last,
             active: owner.advertise.filter(|_| owner.epoch > 0),
-            is_drained: self.member.lease().is_drained(),
+            is_drained: self.ownership.is_drained(),
             problem: None,
         };
         match taken {
@@ -210,21 +200,22 @@ impl Standby {
     /// over.
     fn write_first(&mut self, epoch: u64) -> Result<bool, OpenError> {
         loop {
-            self.follow()?;
+            self.catch_up()?;
             let position = *self.position.lock();
             if position.epoch >= epoch {
                 // Its own where a connection was lost after the insert.
                 return Ok(position.epoch == epoch);
             }
-            if begin_epoch(&mut self.session, self.seed, position, epoch)? {
+            if begin_epoch(&mut self.session, &self.place, position, epoch)? {
                 self.position.lock().advance(position.last + 1, epoch, 0);
                 return Ok(true);
             }
-            self.copy.check(&mut self.session, &self.server, position)?;
+            self.copy.check(&mut self.session, self.ownership.server(), position)?;
         }
     }
 
-    fn follow(&mut self) -> Result<(), OpenError> {
+    /// Applies all that is new.
+    fn catch_up(&mut self) -> Result<(), OpenError> {
         while self.step()? == Step::Applied {
             self.opening.store().merge_what_is_due();
         }
@@ -233,7 +224,7 @@ impl Standby {
 
     fn step(&mut self) -> Result<Step, OpenError> {
         let position = *self.position.lock();
-        let frames = read_frames(&mut self.session, &self.server, self.seed, position)?;
+        let frames = read_frames(&mut self.session, &self.place, position)?;
         if frames.is_empty() {
             return Ok(Step::AtTheEnd);
         }
@@ -258,12 +249,11 @@ impl Standby {
             on_lost(reason);
             failing(reason);
         };
-        let lease = Arc::clone(self.member.lease());
+        let (lease, partition) = (Arc::clone(self.ownership.lease()), self.place.partition);
         lease.take(epoch, Box::new(hook));
-        lease.set_drained(false);
         let batch = self.position.lock().last;
-        tracing::info!(epoch, batch, "this host has taken over the ledger");
-        self.opening.run(Some(Box::new((self.maker, self.member))))
+        tracing::info!(partition, epoch, batch, "this host has taken over the ledger");
+        self.opening.run(Some(Box::new((self.maker, self.ownership))))
     }
 
     fn close(self) -> Result<(), OpenError> {
@@ -271,7 +261,7 @@ impl Standby {
         // It reads the files.
         drop(self.maker);
         self.opening.close()?;
-        drop(self.member);
+        drop(self.ownership);
         Ok(())
     }
 }

@@ -27,6 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 use url::Url;
 
 use crate::{
+    cluster::schema::FIRST_PARTITION,
     cluster_error::ClusterError,
     digest::{Digest, hex, parse_hex},
     files::BlobCopies,
@@ -160,7 +161,7 @@ impl ObjectStorage {
         io::Error::other("the object store does not do what it is asked")
     }
 
-    fn path(&self, kind: &'static str, digest: &Digest) -> Path {
+    fn path(&self, kind: &str, digest: &Digest) -> Path {
         let name = hex(digest);
         let shard = name.get(..2).unwrap_or_default().to_owned();
         self.prefix.clone().join(kind).join(shard).join(name)
@@ -315,31 +316,48 @@ fn read_part(file: &mut File) -> io::Result<Bytes> {
     Ok(part.into())
 }
 
-impl BlobCopies for Arc<ObjectStorage> {
+/// The contents of the blobs of one partition.
+pub(crate) struct StoredBlobs {
+    storage: Arc<ObjectStorage>,
+    /// The folder below the prefix.
+    folder: String,
+}
+
+impl StoredBlobs {
+    pub(crate) fn new(storage: Arc<ObjectStorage>, partition: i64) -> Self {
+        let folder = if partition == FIRST_PARTITION { BLOBS.to_owned() } else { format!("{BLOBS}-{partition}") };
+        Self { storage, folder }
+    }
+}
+
+impl BlobCopies for StoredBlobs {
     fn has(&self, digest: &Digest) -> io::Result<bool> {
-        self.size(self.path(BLOBS, digest)).map(|size| size.is_some()).map_err(|error| self.failed(&error))
+        self.storage
+            .size(self.storage.path(&self.folder, digest))
+            .map(|size| size.is_some())
+            .map_err(|error| self.storage.failed(&error))
     }
 
     fn put(&self, digest: &Digest, file: File) -> io::Result<()> {
         if self.has(digest)? {
             return Ok(());
         }
-        self.put_file(self.path(BLOBS, digest), file)
+        self.storage.put_file(self.storage.path(&self.folder, digest), file)
     }
 
     fn get(&self, digest: &Digest, to: &File) -> io::Result<Option<u64>> {
-        self.get_file(self.path(BLOBS, digest), to)
+        self.storage.get_file(self.storage.path(&self.folder, digest), to)
     }
 
     fn remove(&self, digest: &Digest) -> io::Result<()> {
-        ObjectStorage::remove(self, self.path(BLOBS, digest)).map_err(|error| self.failed(&error))
+        self.storage.remove(self.storage.path(&self.folder, digest)).map_err(|error| self.storage.failed(&error))
     }
 
     fn list(&self, older_than_ms: u64) -> io::Result<Vec<Digest>> {
-        let store = Arc::clone(&self.store);
-        let folder = self.prefix.clone().join(BLOBS);
+        let store = Arc::clone(&self.storage.store);
+        let folder = self.storage.prefix.clone().join(self.folder.as_str());
         let before = SystemTime::now().checked_sub(Duration::from_millis(older_than_ms)).unwrap_or(SystemTime::UNIX_EPOCH);
-        let list = self.wait(async move {
+        let list = self.storage.wait(async move {
             let objects = store.list(Some(&folder)).try_filter_map(|object| async move {
                 let is_old = SystemTime::from(object.last_modified) < before;
                 let name = object.location.filename().filter(|_| is_old);
@@ -347,7 +365,7 @@ impl BlobCopies for Arc<ObjectStorage> {
             });
             objects.boxed().try_collect().await
         });
-        list.map_err(|error| self.failed(&error))
+        list.map_err(|error| self.storage.failed(&error))
     }
 }
 
@@ -381,6 +399,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let address = StorageAddress::parse(&format!("file://{}", dir.path().display())).unwrap();
         let storage = Arc::new(ObjectStorage::open(&address).unwrap());
+        let other = StoredBlobs::new(Arc::clone(&storage), 1);
+        let storage = StoredBlobs::new(storage, FIRST_PARTITION);
         for bytes in [0, 10, PART - 1, PART, 2 * PART + 5] {
             let content: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
             let digest: Digest = Sha256::digest(&content).into();
@@ -388,7 +408,7 @@ mod tests {
             std::fs::write(&file, &content).unwrap();
             assert!(!storage.has(&digest).unwrap());
             BlobCopies::put(&storage, &digest, File::open(&file).unwrap()).unwrap();
-            assert!(storage.has(&digest).unwrap());
+            assert!(storage.has(&digest).unwrap() && !other.has(&digest).unwrap(), "a partition has its own");
             let mut back = tempfile::tempfile().unwrap();
             assert_eq!(BlobCopies::get(&storage, &digest, &back).unwrap(), Some(bytes as u64));
             let mut read = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use agent_host_ledger::{ClusterError, Drain, Options, Standby, cluster_status, drain_host};
+use agent_host_ledger::{ClusterError, ClusterMember, Drain, Options, cluster_status, drain_host};
 
 use crate::{
     common::{postgres::shared, *},
@@ -19,7 +19,7 @@ fn hosts(url: &str) -> (Vec<String>, Option<String>) {
     let of = |is: fn(&agent_host_ledger::HostStatus) -> bool| {
         hosts.iter().filter(move |host| is(host)).map(|host| host.advertise.clone())
     };
-    (of(|host| host.is_drained).collect(), of(|host| host.is_active).next())
+    (of(|host| host.is_drained).collect(), of(agent_host_ledger::HostStatus::is_active).next())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,9 +27,10 @@ async fn an_owner_that_is_drained_gives_the_ledger_away_and_takes_it_only_where_
     let (a, b, c) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let database = cluster(shared());
     let url = shared().url(&database);
-    let ledger = active(a.path(), &url, "a:1");
+    let joined = ClusterMember::join(&host_options(a.path()), &member(&url, "a:1")).unwrap();
+    let ledger = tokio::task::block_in_place(|| Warm::again(&joined, a.path()).wait());
     let run = new_run(&ledger).await;
-    assert!(!ledger.is_drained());
+    assert!(!ledger.gives_way());
     let error = drain(&url, "nobody:1").unwrap_err();
     assert!(matches!(error, ClusterError::NoSuchHost { .. }), "{error}");
     let error = drain(&url, "a:1").unwrap_err();
@@ -41,22 +42,22 @@ async fn an_owner_that_is_drained_gives_the_ledger_away_and_takes_it_only_where_
         let url = url.clone();
         move || drain(&url, "a:1")
     });
-    until("the owner is told", || ledger.is_drained());
+    until("the owner is told", || ledger.gives_way());
     finish(&ledger, run.run_no, 1).await;
     let before = exported(&ledger);
     ledger.close().await.unwrap();
-    let drained = Warm::drained(a.path(), &url, "a:1");
+    let drained = Warm::again(&joined, a.path());
     let taken = tokio::task::spawn_blocking(|| warm.wait()).await.unwrap();
     assert_eq!(exported(&taken), before);
     let outcome = asked.join().unwrap().unwrap();
-    assert!(outcome.was_active && outcome.active.as_deref() == Some("b:1"), "{outcome:?}");
+    assert!(outcome.owned == 1 && outcome.active == ["b:1"], "{outcome:?}");
     assert_eq!(hosts(&url), (vec!["a:1".to_owned()], Some("b:1".to_owned())));
     until("the host knows that it is drained", || drained.watch.status().is_drained);
 
     // A host that is warm is marked alone. Of two that follow, the one that is not drained takes the ledger.
     let third = Warm::start(c.path(), &url, "c:1");
     let outcome = drain(&url, "c:1").unwrap();
-    assert!(!outcome.was_active && outcome.active.as_deref() == Some("b:1"), "{outcome:?}");
+    assert!(outcome.owned == 0 && outcome.active == ["b:1"], "{outcome:?}");
     let error = drain(&url, "b:1").unwrap_err();
     assert!(matches!(error, ClusterError::NobodyToTakeOver { .. }), "{error}");
     third.stop();
@@ -68,7 +69,7 @@ async fn an_owner_that_is_drained_gives_the_ledger_away_and_takes_it_only_where_
     taken.close().await.unwrap();
     let taken = tokio::task::spawn_blocking(|| drained.wait()).await.unwrap();
     assert_eq!(exported(&taken), before);
-    assert!(hosts(&url).0.is_empty() && !taken.is_drained(), "a takeover ends the mark");
+    assert!(hosts(&url).0.is_empty() && !taken.gives_way(), "a takeover ends the mark");
     taken.close().await.unwrap();
 }
 
@@ -79,18 +80,19 @@ async fn a_host_with_a_full_disk_leaves_the_ledger_to_another_one() {
     let database = cluster(shared());
     let url = shared().url(&database);
     let full = |dir: &Path| Options { min_free_disk_bytes: u64::MAX / 8, ..host_options(dir) };
-    let standby = Standby::join(full(a.path()), &member(&url, "a:1")).unwrap();
+    let joined = ClusterMember::join(&full(a.path()), &member(&url, "a:1")).unwrap();
+    let standby = joined.follow(0, full(a.path())).unwrap();
     let ledger = standby.activate(|| false, |_| ()).unwrap().unwrap();
     std::thread::sleep(LEASE);
-    assert!(!ledger.is_drained(), "nobody else would take it");
+    assert!(!ledger.gives_way(), "nobody else would take it");
     // The disk of the other one is full too.
     let warm = Warm::start_with(full(b.path()), &url, "b:1");
-    until("the owner gives way", || ledger.is_drained());
+    until("the owner gives way", || ledger.gives_way());
     ledger.close().await.unwrap();
-    let drained = Warm::drained(a.path(), &url, "a:1");
+    let drained = Warm::again(&joined, a.path());
     let taken = tokio::task::spawn_blocking(|| warm.wait()).await.unwrap();
     std::thread::sleep(LEASE);
-    assert!(!taken.is_drained(), "it is the last one");
+    assert!(!taken.gives_way(), "it is the last one");
     assert_eq!(hosts(&url), (vec!["a:1".to_owned()], Some("b:1".to_owned())));
     drained.stop();
     taken.close().await.unwrap();

@@ -99,7 +99,7 @@ fn a_connection_that_cannot_be_secured() {
     let secure =
         url.replace("127.0.0.1", "localhost").replace("sslmode=disable", &format!("sslrootcert={}", certificate.display()));
     assert!(matches!(refused(&secure), ClusterError::NoCluster { .. }));
-    init_cluster(&server(&secure), None).unwrap();
+    init_cluster(&server(&secure), None, 1).unwrap();
     let dir = tempfile::tempdir().unwrap();
     drop(active(dir.path(), &secure, "a:1"));
 }
@@ -143,15 +143,15 @@ fn a_database_without_a_cluster_with_a_foreign_one_or_with_one_already() {
     says(&error, "agent-host cluster init");
     assert!(matches!(cluster_status(&server(&url)), Err(ClusterError::NoCluster { .. })));
     shared().sql("plain", "create schema agent_host; create table agent_host.x (y int)");
-    for error in [refused(&url), init_cluster(&server(&url), None).unwrap_err()] {
+    for error in [refused(&url), init_cluster(&server(&url), None, 1).unwrap_err()] {
         assert!(matches!(error, ClusterError::ForeignSchema { .. }), "{error}");
     }
     shared().sql("plain", "drop table agent_host.x; create table agent_host.cluster (y int)");
     assert!(matches!(refused(&url), ClusterError::ForeignSchema { .. }));
     // An empty schema that an administrator has made is filled.
     shared().sql("plain", "drop table agent_host.cluster");
-    init_cluster(&server(&url), None).unwrap();
-    let error = init_cluster(&server(&url), None).unwrap_err();
+    init_cluster(&server(&url), None, 1).unwrap();
+    let error = init_cluster(&server(&url), None, 1).unwrap_err();
     assert!(matches!(error, ClusterError::AlreadyThere { .. }), "{error}");
     says(&error, "cluster status");
     for (column, newer) in [("ledger_format", 99), ("schema_version", 99)] {
@@ -173,7 +173,7 @@ fn a_user_without_the_rights() {
     shared().sql(&database, "grant usage on schema agent_host to weak; grant select on all tables in schema agent_host to weak");
     says(&refused(&url), "insert in the table agent_host.hosts");
     shared().create("weak");
-    let error = init_cluster(&server(&shared().url("weak").replace("//agent_host:", "//weak:")), None).unwrap_err();
+    let error = init_cluster(&server(&shared().url("weak").replace("//agent_host:", "//weak:")), None, 1).unwrap_err();
     assert!(matches!(error, ClusterError::Rights { .. }), "{error}");
     says(&error, "create a schema");
 }

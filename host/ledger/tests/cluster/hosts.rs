@@ -11,7 +11,8 @@ use std::{
 };
 
 use agent_host_ledger::{
-    ClusterOptions, Ledger, OpenError, Options, PostgresServer, Standby, StandbyWatch, StorageAddress, init_cluster,
+    ClusterMember, ClusterOptions, ClusterStatus, Ledger, OpenError, Options, PartitionStatus, PostgresServer, Standby,
+    StandbyWatch, StorageAddress, cluster_status, init_cluster,
 };
 
 use crate::common::postgres::Postgres;
@@ -27,7 +28,14 @@ pub fn cluster(postgres: &Postgres) -> String {
 /// A database with a cluster whose contents are in an object store.
 pub fn cluster_with(postgres: &Postgres, blobs: Option<&StorageAddress>) -> String {
     let name = empty_database(postgres);
-    init_cluster(&PostgresServer::parse(&postgres.url(&name), None).unwrap(), blobs).unwrap();
+    init_cluster(&PostgresServer::parse(&postgres.url(&name), None).unwrap(), blobs, 1).unwrap();
+    name
+}
+
+/// A database with a cluster of so many partitions.
+pub fn cluster_of(postgres: &Postgres, partitions: u32) -> String {
+    let name = empty_database(postgres);
+    init_cluster(&PostgresServer::parse(&postgres.url(&name), None).unwrap(), None, partitions).unwrap();
     name
 }
 
@@ -46,7 +54,6 @@ pub fn member(url: &str, advertise: &str) -> ClusterOptions {
         version: "test".to_owned(),
         lease: LEASE,
         blobs: None,
-        is_drained: false,
     }
 }
 
@@ -57,6 +64,15 @@ pub fn host_options(dir: &Path) -> Options {
 /// The ledger, when this host has taken it over.
 pub fn active(dir: &Path, url: &str, advertise: &str) -> Ledger {
     Standby::join(host_options(dir), &member(url, advertise)).unwrap().activate(|| false, |_| ()).unwrap().unwrap()
+}
+
+pub fn status_of(url: &str) -> ClusterStatus {
+    cluster_status(&member(url, "x").server).unwrap()
+}
+
+/// The status of the first partition.
+pub fn first_partition(url: &str) -> PartitionStatus {
+    status_of(url).partitions.remove(0)
 }
 
 /// A host that follows in a thread, and takes over when it can.
@@ -75,13 +91,12 @@ impl Warm {
         Self::follow(Standby::join(options, &member(url, advertise)).unwrap())
     }
 
-    /// A host that was drained, and is not started again.
-    pub fn drained(dir: &Path, url: &str, advertise: &str) -> Self {
-        let options = ClusterOptions { is_drained: true, ..member(url, advertise) };
-        Self::follow(Standby::join(host_options(dir), &options).unwrap())
+    /// The first partition, which a member follows.
+    pub fn again(member: &ClusterMember, dir: &Path) -> Self {
+        Self::follow(member.follow(0, host_options(dir)).unwrap())
     }
 
-    fn follow(standby: Standby) -> Self {
+    pub fn follow(standby: Standby) -> Self {
         let (watch, stop) = (standby.watch(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || standby.activate(|| stopped.load(Ordering::Relaxed), |_| ()));

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use agent_host_ledger::{
-    ClusterError, ImportedLedger, OpenError, PostgresServer, RunWrite, Standby, cluster_status, import_ledger,
-};
+use agent_host_ledger::{ClusterError, ImportedLedger, OpenError, PostgresServer, RunWrite, Standby, import_ledger};
 use serde_json::json;
 
 use crate::{
@@ -45,7 +43,7 @@ async fn an_imported_ledger_goes_on_in_the_cluster() {
     let imported = import(&url, dir.path()).unwrap();
     assert!(imported.rows > 100 && imported.bytes > 1_000, "{imported:?}");
     assert_eq!((imported.blobs, imported.blob_bytes), (1, 2_500_000));
-    let seen = cluster_status(&member(&url, "x").server).unwrap();
+    let seen = first_partition(&url);
     assert_eq!((seen.first_batch, seen.last_batch, seen.snapshots.len()), (1, 1, 1));
     // The first host, and one that has only the database.
     let ledger = active(one.path(), &url, "a:1");
@@ -91,7 +89,7 @@ async fn a_host_that_joined_before_the_import_does_not_go_on_without_it() {
 fn refused(url: &str, dir: &Path, wanted: &str) -> OpenError {
     let error = import(url, dir).unwrap_err();
     assert!(error.to_string().contains(wanted), "{error}");
-    let seen = cluster_status(&member(url, "x").server).unwrap();
+    let seen = first_partition(url);
     assert_eq!((seen.last_batch, seen.snapshots.len()), (0, 0), "{seen:?}");
     error
 }

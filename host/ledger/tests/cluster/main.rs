@@ -19,6 +19,7 @@ mod hosts;
 mod import;
 mod killed;
 mod lost_answers;
+mod partitions;
 mod repair;
 mod snapshots;
 mod storage;

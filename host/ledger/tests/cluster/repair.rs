@@ -2,9 +2,7 @@
 
 use std::{path::Path, sync::mpsc::channel, time::Duration};
 
-use agent_host_ledger::{
-    ClusterError, Ledger, LostBatch, OpenError, Repair, RepairedCluster, Standby, cluster_status, repair_cluster,
-};
+use agent_host_ledger::{ClusterError, Ledger, LostBatch, OpenError, Repair, RepairedCluster, Standby, repair_cluster};
 
 use crate::{
     common::{
@@ -16,11 +14,11 @@ use crate::{
 };
 
 fn repair(url: &str, dir: &Path, repair: Repair) -> Result<RepairedCluster, OpenError> {
-    repair_cluster(&member(url, "repair:1"), dir.join("ledger"), repair, |_| ())
+    repair_cluster(&member(url, "repair:1"), 0, dir.join("ledger"), repair, |_| ())
 }
 
 fn lost(url: &str) -> Option<LostBatch> {
-    cluster_status(&member(url, "x").server).unwrap().lost
+    first_partition(url).lost
 }
 
 /// Removes the batches after `last` from the log: what a standby does not have that is promoted without them.

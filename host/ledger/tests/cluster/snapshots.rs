@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use agent_host_ledger::{ClusterError, ClusterStatus, Ledger, OpenError, Options, Standby, cluster_status};
+use agent_host_ledger::{ClusterError, Ledger, OpenError, Options, PartitionStatus, Standby};
 
 use crate::{
     common::{
@@ -17,8 +17,8 @@ pub fn eager(dir: &Path) -> Options {
     Options { snapshot_interval: Duration::from_millis(200), ..host_options(dir) }
 }
 
-pub fn status(url: &str) -> ClusterStatus {
-    cluster_status(&member(url, "x").server).unwrap()
+pub fn status(url: &str) -> PartitionStatus {
+    first_partition(url)
 }
 
 pub fn number(postgres: &Postgres, database: &str, sql: &str) -> u64 {
@@ -32,7 +32,7 @@ pub async fn some_runs(ledger: &Ledger, count: u64) {
 }
 
 /// Writes runs until the log was trimmed behind a snapshot of at least the batch that is the last one now.
-pub async fn until_trimmed(ledger: &Ledger, url: &str, database: &str) -> ClusterStatus {
+pub async fn until_trimmed(ledger: &Ledger, url: &str, database: &str) -> PartitionStatus {
     let last = last_batch(shared(), database);
     for _ in 0..200 {
         some_runs(ledger, 3).await;

@@ -38,7 +38,7 @@ async fn the_database_has_no_contents_and_a_host_without_files_has_all() {
     let [store, dir, other, fresh] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let database = cluster_with(shared(), Some(&folder(store.path())));
     let url = shared().url(&database);
-    assert_eq!(status(&url).blobs, Some(folder(store.path()).to_string()));
+    assert_eq!(status_of(&url).blobs, Some(folder(store.path()).to_string()));
     let ledger = active(dir.path(), &url, "a:1");
     let warm = Warm::start_with(eager(other.path()), &url, "b:1");
     // More than one part.
@@ -127,17 +127,17 @@ async fn a_place_is_that_of_one_cluster_and_all_hosts_have_the_same() {
     let server = |url: &str| PostgresServer::parse(url, None).unwrap();
     // Another cluster does not take it, and is not made.
     let other = empty_database(shared());
-    let error = init_cluster(&server(&shared().url(&other)), Some(&own)).unwrap_err();
+    let error = init_cluster(&server(&shared().url(&other)), Some(&own), 1).unwrap_err();
     assert!(matches!(error, ClusterError::ForeignStorage { .. }) && error.to_string().contains("prefix of its own"), "{error}");
     assert_eq!(shared().sql(&other, "select count(*) from pg_namespace where nspname = 'agent_host'"), "0");
     let missing = folder(&dir.path().join("not mounted"));
-    let error = init_cluster(&server(&shared().url(&other)), Some(&missing)).unwrap_err();
+    let error = init_cluster(&server(&shared().url(&other)), Some(&missing), 1).unwrap_err();
     assert!(matches!(error, ClusterError::Storage { .. }), "{error}");
     // A cluster that cannot be made leaves no mark.
     let unmade = folder(empty.path());
     shared().sql(&other, "create schema agent_host; create function agent_host.nothing() returns int language sql as 'select 1'");
     shared().sql(&other, "create type agent_host.cluster as (x int)");
-    assert!(init_cluster(&server(&shared().url(&other)), Some(&unmade)).is_err());
+    assert!(init_cluster(&server(&shared().url(&other)), Some(&unmade), 1).is_err());
     assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
     // A host with another place does not join; one that names none takes that of the cluster.
     let options = ClusterOptions { blobs: Some(unmade), ..member(&url, "a:1") };
@@ -181,7 +181,7 @@ async fn an_import_sends_contents_to_the_store_and_a_repair_puts_them_back() {
     let error = refused(fresh.path(), &member(&url, "a:1"));
     assert!(matches!(error, ClusterError::LostCommits { .. }), "{error}");
     until("the lease of the host that was here is over", || {
-        let repaired = repair_cluster(&member(&url, "a:1"), fresh.path().join("ledger"), Repair::Whole, |_| ());
+        let repaired = repair_cluster(&member(&url, "a:1"), 0, fresh.path().join("ledger"), Repair::Whole, |_| ());
         repaired.is_ok_and(|repaired| repaired.blobs == 1 && repaired.missing_blobs == 0)
     });
     assert_eq!(objects(store.path(), "blobs").len(), 1);
@@ -197,7 +197,9 @@ async fn a_host_that_joins_upgrades_the_tables_of_the_version_before() {
     let url = shared().url(&database);
     shared().sql(
         &database,
-        "alter table agent_host.hosts drop column drained; alter table agent_host.cluster drop column blobs; \
+        "alter table agent_host.hosts drop column drained, drop column follows; alter table agent_host.cluster drop column blobs; \
+         alter table agent_host.blobs drop column p, add primary key (sha256); \
+         alter table agent_host.blob_pieces drop column p, add primary key (sha256, piece); \
          update agent_host.cluster set schema_version = 1",
     );
     // A command leaves them as they are: hosts of that version may be running.
@@ -207,5 +209,5 @@ async fn a_host_that_joins_upgrades_the_tables_of_the_version_before() {
     some_runs(&ledger, 1).await;
     ledger.close().await.unwrap();
     let seen = status(&url);
-    assert!(seen.blobs.is_none() && seen.last_batch > 1, "{seen:?}");
+    assert!(status_of(&url).blobs.is_none() && seen.last_batch > 1, "{seen:?}");
 }

@@ -79,14 +79,7 @@ impl Start for Options {
         }
         let server = PostgresServer::parse(&database_of(&self.dir), None).unwrap();
         let advertise = format!("{}:1", self.dir.display());
-        let cluster = ClusterOptions {
-            server,
-            advertise,
-            version: "test".to_owned(),
-            lease: DEFAULT_LEASE,
-            blobs: None,
-            is_drained: false,
-        };
+        let cluster = ClusterOptions { server, advertise, version: "test".to_owned(), lease: DEFAULT_LEASE, blobs: None };
         Standby::join(self, &cluster).unwrap().activate(|| false, |_| ()).unwrap().unwrap()
     }
 }
@@ -98,7 +91,7 @@ fn database_of(ledger: &Path) -> String {
         let name = format!("ledger_{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ledger));
         postgres::shared().create(&name);
         let url = postgres::shared().url(&name);
-        init_cluster(&PostgresServer::parse(&url, None).unwrap(), None).unwrap();
+        init_cluster(&PostgresServer::parse(&url, None).unwrap(), None, 1).unwrap();
         std::fs::write(&file, &url).unwrap();
         url
     })

@@ -28,7 +28,9 @@ use std::{
 };
 
 use agent_host_config::Config;
-use agent_host_ledger::{ClusterError, ClusterOptions, Ledger, OpenError, PostgresServer, Standby, StorageAddress};
+use agent_host_ledger::{
+    ClusterError, ClusterMember, ClusterOptions, Ledger, OpenError, PostgresServer, Standby, StorageAddress,
+};
 use agent_host_protocol::{ApiError, Limits, PluginReport, Principal, RunnerId, RunnerManifest};
 use agent_host_providers::{egress::Response, secret::Secret};
 use agent_host_sandbox::{Sandbox, SandboxError};
@@ -107,24 +109,27 @@ impl Host {
         Self(Arc::new(Assembly { process, shared, cell, threads, backing_up: Arc::default() }))
     }
 
-    /// Joins the cluster of the configuration as a host that follows; see [`Standby::activate`]. `None` where the configuration has
-    /// a ledger of its own.
+    /// Joins the cluster of the configuration. `None` where the configuration has a ledger of its own.
     ///
     /// # Errors
     /// Fails where the cluster cannot be joined.
-    pub async fn join(config: &Config, version: &str) -> Result<Option<Standby>, StartError> {
+    pub async fn join(config: &Config, version: &str) -> Result<Option<ClusterMember>, StartError> {
         config.check()?;
         let Some(cluster) = cluster_options(config, version)? else { return Ok(None) };
-        join_as(config, cluster).await.map(Some)
+        make_directories(config)?;
+        let options = ledger_options(config);
+        let joined = tokio::task::spawn_blocking(move || ClusterMember::join(&options, &cluster)).await;
+        Ok(Some(joined.map_err(|error| HostError::Internal(error.to_string()))??))
     }
 
-    /// As [`Host::join`], for a host that was drained: it has given the ledger away, and takes it again only where no other host would.
+    /// Follows the ledger of a cluster; see [`Standby::activate`].
     ///
     /// # Errors
-    /// Fails as [`Host::join`] does; [`OpenError::AlreadyOpen`] while something of the process has the ledger still open.
-    pub async fn join_drained(config: &Config, version: &str) -> Result<Option<Standby>, StartError> {
-        let Some(cluster) = cluster_options(config, version)? else { return Ok(None) };
-        join_as(config, ClusterOptions { is_drained: true, ..cluster }).await.map(Some)
+    /// Fails where the copy of this host does not go on; [`OpenError::AlreadyOpen`] while something of the process has it still open.
+    pub async fn follow_ledger(config: &Config, member: &ClusterMember) -> Result<Standby, StartError> {
+        let (options, member) = (ledger_options(config), member.clone());
+        let followed = tokio::task::spawn_blocking(move || member.follow(0, options)).await;
+        Ok(followed.map_err(|error| HostError::Internal(error.to_string()))??)
     }
 
     /// Ends the host and its process: takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
@@ -156,8 +161,8 @@ impl Host {
 
     /// True where this host was asked to give the ledger of its cluster to another one.
     #[must_use]
-    pub fn is_drained(&self) -> bool {
-        self.0.cell.ledger.is_drained()
+    pub fn gives_way(&self) -> bool {
+        self.0.cell.ledger.gives_way()
     }
 
     /// The ledger, for reading. All writes go through the kernel.
@@ -384,13 +389,6 @@ fn ledger_options(config: &Config) -> agent_host_ledger::Options {
     }
 }
 
-async fn join_as(config: &Config, cluster: ClusterOptions) -> Result<Standby, StartError> {
-    make_directories(config)?;
-    let options = ledger_options(config);
-    let joined = tokio::task::spawn_blocking(move || Standby::join(options, &cluster)).await;
-    Ok(joined.map_err(|error| HostError::Internal(error.to_string()))??)
-}
-
 /// The membership that a configuration asks for. `None` where it has a ledger of its own.
 ///
 /// # Errors
@@ -405,7 +403,6 @@ pub fn cluster_options(config: &Config, version: &str) -> Result<Option<ClusterO
         version: version.to_owned(),
         lease: Duration::from_millis(cluster.lease_ms),
         blobs: cluster.blobs.as_deref().map(StorageAddress::parse).transpose().map_err(OpenError::from)?,
-        is_drained: false,
     }))
 }
 

@@ -1,0 +1,236 @@
+//! Ownership of a partition: taking it where nobody holds it, and giving it back.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    cluster::{
+        log::Position,
+        loss::{CopyEnd, LostBatch},
+        member::Member,
+        schema::{check_clock, first, rights},
+        session::Session,
+    },
+    cluster_error::ClusterError,
+    lease::Lease,
+    postgres::{Param, PostgresServer},
+};
+
+/// Time in which the sessions of a replaced owner must end.
+const TERMINATION: Duration = Duration::from_secs(10);
+/// A host waits so long for the one that is to have a partition, before it takes it itself.
+const PRECEDENCE: Duration = Duration::from_secs(1);
+
+/// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
+/// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
+///
+/// Also: the batch that the log lost, whether it has the last batch of the copy, whether this host is drained and another would take
+/// the partition, the address of the owner, and whether the partition is to be this host's (see `member::BEAT`).
+const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
+    or (p.owner = $1::text and p.incarnation = $2::int8), \
+    coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
+    p.lost_batch, p.lost_by, \
+    $4::int8 = 0 or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and l.epoch = $5::int8), \
+    exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
+    and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise, \
+    coalesce((select o.host_id = $1::text from agent_host.hosts o where o.follows and not o.drained \
+    and o.lease_until > clock_timestamp() order by hashtextextended(o.host_id, p.p) desc, o.host_id limit 1), true) \
+    from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
+    where p.p = $3::int8";
+
+/// Ends the lease of an owner whose time is over. A heartbeat of that owner changes the same row: whichever of the two comes second sees
+/// what the first one did, so a lease is never both renewed and ended.
+const END_LEASE: &str = "delete from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 \
+    and greatest(lease_until, pg_postmaster_start_time() + lease_ms * interval '1 millisecond') < clock_timestamp() returning 1::int8";
+
+/// The epoch grows by a random step, so that two histories of one database have no epoch in common: a standby that was promoted without
+/// the last takeover does not give its number again. Where the log lost a batch nobody takes the partition. A drained host that takes one, because
+/// no other would, is not drained any more.
+const TAKE: &str = "with taken as (update agent_host.partitions set epoch = epoch + 1 + floor(random() * 1000000)::int8, owner = $1::text, incarnation = $2::int8, \
+    since = clock_timestamp() where p = $3::int8 and epoch = $4::int8 and lost_batch is null returning epoch), \
+    undrained as (update agent_host.hosts set drained = false where host_id = $1::text and drained and exists (select 1 from taken)) \
+    select epoch from taken";
+
+const GIVE_BACK: &str = "update agent_host.partitions set owner = null, incarnation = null \
+    where owner = $1::text and incarnation = $2::int8 and p = $3::int8 and epoch = $4::int8";
+
+const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+    where application_name = $1::text and pid <> pg_backend_pid()";
+
+/// The name of the sessions of a host's process for one partition.
+fn session_name(host_id: &str, incarnation: u64, partition: i64) -> String {
+    format!("agent-host {host_id} {incarnation} {partition}")
+}
+
+/// The owner of a partition, as a follower sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Owner {
+    pub(crate) epoch: u64,
+    pub(crate) advertise: Option<String>,
+}
+
+/// A partition that this host follows, and may own. Dropping it gives the partition back.
+pub(crate) struct Ownership {
+    member: Arc<Member>,
+    partition: i64,
+    lease: Arc<Lease>,
+    owner: Mutex<Owner>,
+    /// The epoch with which this host has taken the partition; 0 while it has not.
+    taken: AtomicU64,
+    /// The time from which on nobody held the partition.
+    free_since: Mutex<Option<Instant>>,
+}
+
+impl Ownership {
+    pub(super) fn new(member: &Arc<Member>, partition: i64) -> Self {
+        let lease = Arc::new(Lease::new(Arc::clone(&member.state.time)));
+        member.state.add(partition, &lease);
+        Self {
+            member: Arc::clone(member),
+            partition,
+            lease,
+            owner: Mutex::default(),
+            taken: AtomicU64::new(0),
+            free_since: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    /// Address of this host.
+    pub(crate) fn advertise(&self) -> &str {
+        &self.member.advertise
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner.lock().clone()
+    }
+
+    /// True if this host was drained since it joined.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.member.state.is_drained()
+    }
+
+    /// The copy of this host has all batches, or is closed.
+    pub(crate) fn set_followed(&self, is_followed: bool) {
+        self.member.state.set_followed(self.partition, is_followed);
+    }
+
+    pub(crate) fn session_name(&self) -> String {
+        session_name(&self.member.host_id, self.member.incarnation, self.partition)
+    }
+
+    /// A session of this process for the partition, which a host that takes over ends.
+    pub(crate) fn session(&self, timeout: Duration) -> Session {
+        Session::new(&self.member.server, &self.session_name(), timeout)
+    }
+
+    /// Takes the partition where nobody holds it; gives the new epoch. The sessions of the owner before have ended then: an open
+    /// transaction of it would hold up the next batch. `position` is the end of the copy.
+    ///
+    /// # Errors
+    /// [`ClusterError::AwaitsRepair`] where the log lost a batch that another copy has, and [`ClusterError::LostCommits`] where this one
+    /// has it.
+    pub(crate) fn try_take(
+        &self,
+        session: &mut Session,
+        copy: &CopyEnd,
+        position: Position,
+    ) -> Result<Option<u64>, ClusterError> {
+        let member = &self.member;
+        let [host, incarnation, partition] =
+            [Param::Text(&member.host_id), Param::number(member.incarnation), Param::Int(self.partition)];
+        let look = [host, incarnation, partition, Param::number(position.last), Param::number(position.epoch)];
+        let rows = session.query_again(LOOK_AT_PARTITION, &look)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        *self.owner.lock() = Owner { epoch: row.number(0)?, advertise: row.text(9)? };
+        if !row.flag(7)? {
+            copy.check(session, &member.server, position)?;
+        }
+        if let Some(LostBatch { batch, host }) = LostBatch::of(row.int(5)?, row.text(6)?) {
+            return Err(ClusterError::AwaitsRepair { server: member.server.to_string(), batch, host });
+        }
+        let (is_free, is_over, gives_way) = (row.flag(3)?, row.flag(4)?, row.flag(8)?);
+        if !self.is_for_this_host(is_free || is_over, row.flag(10)?) || gives_way || self.lease.left() < self.lease.length() / 4 {
+            return Ok(None);
+        }
+        check_clock(session, &member.server)?;
+        let before = match (row.text(1)?, row.int(2)?) {
+            (Some(owner), Some(_)) => Some((owner, row.number(2)?)),
+            _ => None,
+        };
+        if !is_free && let Some((owner, incarnation)) = &before {
+            let ended = session.query(END_LEASE, &[Param::Text(owner), Param::number(*incarnation)])?;
+            if ended.is_empty() {
+                return Ok(None);
+            }
+        }
+        let taken = session.query(TAKE, &[host, incarnation, partition, Param::number(row.number(0)?)])?;
+        let Some(taken) = taken.first() else { return Ok(None) };
+        let epoch = taken.number(0)?;
+        self.taken.store(epoch, Ordering::Release);
+        if let Some((owner, incarnation)) = before
+            && (owner.as_str(), incarnation) != (member.host_id.as_str(), member.incarnation)
+        {
+            self.terminate(session, &session_name(&owner, incarnation, self.partition))?;
+        }
+        Ok(Some(epoch))
+    }
+
+    /// True if nobody holds the partition, and this host is the one that is to have it, or that one does not take it.
+    fn is_for_this_host(&self, is_free: bool, is_mine: bool) -> bool {
+        let mut free_since = self.free_since.lock();
+        if !is_free {
+            *free_since = None;
+            return false;
+        }
+        let since = *free_since.get_or_insert_with(Instant::now);
+        is_mine || self.member.facts.partitions == 1 || since.elapsed() >= PRECEDENCE
+    }
+
+    fn terminate(&self, session: &mut Session, name: &str) -> Result<(), ClusterError> {
+        let (server, began) = (&self.member.server, Instant::now());
+        loop {
+            let rows = session.query_again(TERMINATE, &[Param::Text(name)]);
+            let rows = rows.map_err(|error| rights(error, server, "end the sessions of another host (pg_signal_backend)"))?;
+            if first(&rows, server)?.number(0)? == 0 || began.elapsed() > TERMINATION {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn server(&self) -> &PostgresServer {
+        &self.member.server
+    }
+}
+
+impl Drop for Ownership {
+    fn drop(&mut self) {
+        self.set_followed(false);
+        self.member.state.remove(&self.lease);
+        let epoch = self.taken.load(Ordering::Acquire);
+        if epoch == 0 {
+            return;
+        }
+        // Where this fails, the others wait for the end of the lease.
+        let mut session = self.session(Duration::from_secs(1));
+        // The next owner ends the sessions of this one only where it knows of it.
+        let _ = session.query_again(TERMINATE, &[Param::Text(&self.session_name())]);
+        let me = [Param::Text(&self.member.host_id), Param::number(self.member.incarnation)];
+        let [host, incarnation] = me;
+        let given_back = session.query_again(GIVE_BACK, &[host, incarnation, Param::Int(self.partition), Param::number(epoch)]);
+        if let Err(error) = given_back {
+            tracing::warn!(%error, "the ledger could not be given back: another host takes it over when the lease is over");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Several partitions: each has an owner and a log of its own, hosts share them, and each moves by itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use agent_host_ledger::{ClusterError, ClusterMember, Ledger, OpenError, Options, cluster_status, drain_host, init_cluster};
+use parking_lot::Mutex;
+
+use crate::{
+    common::{postgres::shared, *},
+    hosts::*,
+};
+
+const PARTITIONS: u32 = 6;
+
+/// A host that follows all partitions, and serves those that it takes until it is to give one to another host.
+struct Host {
+    owned: Arc<Mutex<BTreeMap<u32, Ledger>>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn copy(dir: &Path, partition: u32) -> Options {
+    Options { cache_bytes: 4 << 20, ..host_options(&dir.join(partition.to_string())) }
+}
+
+impl Host {
+    fn start(dir: &Path, url: &str, advertise: &str) -> Self {
+        let joined = ClusterMember::join(&host_options(dir), &member(url, advertise)).unwrap();
+        assert_eq!(joined.partitions(), PARTITIONS);
+        let (owned, stop) = (Arc::<Mutex<BTreeMap<u32, Ledger>>>::default(), Arc::default());
+        let threads = (0..PARTITIONS).map(|partition| {
+            let (joined, options, owned, stop) = (joined.clone(), copy(dir, partition), Arc::clone(&owned), Arc::clone(&stop));
+            std::thread::spawn(move || serve(&joined, partition, &options, &owned, &stop))
+        });
+        let threads = threads.collect();
+        Self { owned, threads, stop }
+    }
+
+    fn owns(&self) -> Vec<u32> {
+        self.owned.lock().keys().copied().collect()
+    }
+
+    fn ledger(&self, partition: u32) -> Option<Ledger> {
+        self.owned.lock().get(&partition).cloned()
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+fn serve(joined: &ClusterMember, partition: u32, options: &Options, owned: &Mutex<BTreeMap<u32, Ledger>>, stop: &AtomicBool) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let is_stopped = || stop.load(Ordering::Relaxed);
+    while !is_stopped() {
+        let standby = match joined.follow(partition, options.clone()) {
+            // A clone of the ledger is still with a test.
+            Err(OpenError::AlreadyOpen { .. }) => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+            followed => followed.unwrap(),
+        };
+        let Some(ledger) = standby.activate(is_stopped, |_| ()).unwrap() else { return };
+        owned.lock().insert(partition, ledger.clone());
+        while !is_stopped() && !ledger.gives_way() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        owned.lock().remove(&partition);
+        runtime.block_on(ledger.close()).unwrap();
+    }
+}
+
+/// The owner of each partition, as the database has it.
+fn owners(url: &str) -> Vec<Option<String>> {
+    status_of(url).partitions.into_iter().map(|partition| partition.owner).collect()
+}
+
+/// Hosts that join get their share, one that ends in good order or is drained leaves it to the others, and no run is lost on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn hosts_share_the_partitions_and_each_keeps_its_rows_wherever_it_goes() {
+    let dirs: [_; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let database = cluster_of(shared(), PARTITIONS);
+    let url = shared().url(&database);
+    let first = Host::start(dirs[0].path(), &url, "a:1");
+    until("the first host has all partitions", || first.owns().len() == PARTITIONS as usize);
+    let mut written = BTreeMap::new();
+    for partition in 0..PARTITIONS {
+        let ledger = first.ledger(partition).unwrap();
+        let run = new_run(&ledger).await;
+        finish(&ledger, run.run_no, 1).await;
+        assert_eq!(run.run_no, 1, "each partition counts for itself");
+        written.insert(partition, exported(&ledger));
+    }
+    assert_eq!(written.values().collect::<BTreeSet<_>>().len(), PARTITIONS as usize);
+
+    let others = [Host::start(dirs[1].path(), &url, "b:1"), Host::start(dirs[2].path(), &url, "c:1")];
+    let hosts = [&first, &others[0], &others[1]];
+    // Whether each of three hosts is to have one depends on the ids of the hosts, which are random: two of them at least.
+    until("another host has its share", || !others[0].owns().is_empty() || !others[1].owns().is_empty());
+    until("all partitions are owned", || hosts.iter().map(|host| host.owns().len()).sum::<usize>() == PARTITIONS as usize);
+    let of = |partition: u32| hosts.iter().find_map(|host| host.ledger(partition));
+    for (partition, before) in &written {
+        let rows = loop {
+            // A partition may be on its way.
+            if let Some(ledger) = of(*partition) {
+                break exported(&ledger);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert_eq!(rows, *before, "partition {partition}");
+    }
+    let owners_now: BTreeSet<_> = owners(&url).into_iter().flatten().collect();
+    assert!(owners_now.len() > 1, "{owners_now:?}");
+
+    // A host that ends gives its partitions to those that are left; they stay where they are then.
+    first.stop();
+    let left = [&others[0], &others[1]];
+    until("the others have all", || left.iter().map(|host| host.owns().len()).sum::<usize>() == PARTITIONS as usize);
+    let outcome = tokio::task::spawn_blocking({
+        let url = url.clone();
+        move || drain_host(&member(&url, "x").server, "b:1")
+    });
+    let outcome = outcome.await.unwrap().unwrap();
+    assert_eq!(outcome.active, ["c:1"], "{outcome:?}");
+    until("one host has all", || others[1].owns().len() == PARTITIONS as usize && others[0].owns().is_empty());
+    for (partition, before) in &written {
+        assert_eq!(exported(&others[1].ledger(*partition).unwrap()), *before);
+    }
+    for host in others {
+        host.stop();
+    }
+    assert!(status_of(&url).hosts.is_empty() && owners(&url).iter().all(Option::is_none));
+}
+
+#[test]
+fn a_copy_of_one_partition_is_none_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = shared().url(&cluster_of(shared(), 2));
+    let joined = ClusterMember::join(&host_options(dir.path()), &member(&url, "a:1")).unwrap();
+    let standby = joined.follow(0, copy(dir.path(), 0)).unwrap();
+    drop(standby.activate(|| false, |_| ()).unwrap().unwrap());
+    let error = joined.follow(1, copy(dir.path(), 0)).unwrap_err();
+    assert!(error.to_string().contains("not a copy of this cluster's"), "{error}");
+    joined.follow(1, copy(dir.path(), 1)).unwrap().activate(|| true, |_| ()).unwrap();
+}
+
+#[test]
+fn a_cluster_has_a_number_of_partitions_within_bounds() {
+    let server = member(&shared().url(&empty_database(shared())), "x").server;
+    for asked in [0, 65] {
+        let error = init_cluster(&server, None, asked).unwrap_err();
+        assert!(matches!(error, ClusterError::Partitions { .. }), "{error}");
+    }
+    init_cluster(&server, None, 64).unwrap();
+    assert_eq!(cluster_status(&server).unwrap().partitions.len(), 64);
+}
