@@ -95,7 +95,7 @@ const MUTANTS: [Mutant; 8] = [
         name: "a lease is taken before it is over",
         is_seen_outside: true,
         file: "host/ledger/src/cluster/ownership.rs",
-        from: "if !self.is_for_this_host(is_free || is_over, row.flag(10)?) || gives_way",
+        from: "if !self.is_for_this_host(is_free || is_over, &hosts) || gives_way",
         to: "if false",
     },
     Mutant {

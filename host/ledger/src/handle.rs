@@ -28,7 +28,7 @@ use crate::{
     options::Options,
     overlay::{AdmittedValues, Overlay},
     record::{Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
-    rows::{AuditRow, Reader, View, Views, bounded},
+    rows::{AuditRow, CopyReader, Reader, View, Views, bounded},
     store::{Files, Log, LogSource, MergeEvents, MissingLedger, OpenedStore, Store, io_error, open, real_files},
     writer::{Commits, Counters, MergeFailure, Queue, QueueShare, Shared, Watch, Writer, WriterEnd},
 };
@@ -552,6 +552,12 @@ impl Ledger {
 
     pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
         self.shared().reader()
+    }
+
+    /// The committed rows, for reading beside the ledger.
+    #[must_use]
+    pub fn copy_reader(&self) -> CopyReader {
+        CopyReader::new(Arc::clone(&self.shared().views))
     }
 
     /// True where the host was asked to give the ledger of its cluster to another one.

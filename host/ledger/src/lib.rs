@@ -85,7 +85,7 @@ mod writer;
 
 pub use cluster::{
     ClusterMember, ClusterOptions, ClusterStatus, DEFAULT_LEASE, Drain, HostStatus, ImportedLedger, LostBatch, MAX_PARTITIONS,
-    PartitionStatus, Repair, RepairedCluster, SnapshotStatus, Standby, StandbyStatus, StandbyWatch, StorageAddress,
+    Partition, PartitionStatus, Repair, RepairedCluster, SnapshotStatus, Standby, StandbyStatus, StandbyWatch, StorageAddress,
     cluster_status, drain_host, import_ledger, init_cluster, repair_cluster,
 };
 pub use cluster_error::ClusterError;
@@ -108,7 +108,7 @@ pub use record::{
     NewRun, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent,
     StorageValue, StorageWrite, UPLOAD, Usage, new_artifact_id,
 };
-pub use rows::state_tag;
+pub use rows::{CopyReader, state_tag};
 pub use upkeep::{
     backup::{Backup, BackupError, BackupManifest, backup, move_backup, remove_unfinished},
     check::{CheckReport, Finding, check},

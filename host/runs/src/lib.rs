@@ -36,8 +36,8 @@ pub use agent_host_config::{
 };
 pub use agent_host_facts as facts;
 pub use agent_host_ledger::{
-    ClusterError, ClusterMember, ClusterOptions, ClusterStatus, DeletedData, EntryWrite, HostStatus, Idempotency, Ledger,
-    Standby, StandbyStatus, StandbyWatch, cluster_status, init_cluster,
+    ClusterError, ClusterMember, ClusterOptions, CopyReader, DeletedData, EntryWrite, Idempotency, Ledger, Partition, Standby,
+    StandbyStatus, StandbyWatch,
 };
 pub use agent_host_providers::{
     egress, key_set, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook,
@@ -53,7 +53,7 @@ pub use crate::{
         evidence::Evidence,
         excerpts::{ListedRun, with_excerpts},
         follow::FeedStream,
-        inspect,
+        inspect, ledger_dir,
         recording::{Recording, journaled_calls},
         recording_text::{RecordedBlob, RecordedSegment, RecordingText},
         records::{

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, ops::Deref, sync::Arc};
 
+use agent_host_config::Config;
 use agent_host_runs::{Host, LedgerError, Records, log_context::LogContext};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -38,18 +39,25 @@ impl Deref for App {
     }
 }
 
+/// The parts that all applications of a process share.
+#[derive(Clone)]
+pub(crate) struct ProcessShares {
+    http: HttpMetrics,
+    subscribers: Arc<Semaphore>,
+}
+
+impl ProcessShares {
+    pub(crate) fn new(config: &Config) -> Self {
+        let subscribers = config.limits.http_subscribers.min(Semaphore::MAX_PERMITS);
+        Self { http: HttpMetrics::default(), subscribers: Arc::new(Semaphore::new(subscribers)) }
+    }
+}
+
 impl App {
-    pub(crate) fn new(host: Host, local_addr: SocketAddr, closing: CancellationToken) -> Self {
-        let subscribers = host.config().limits.http_subscribers.min(Semaphore::MAX_PERMITS);
-        Self(Arc::new(SharedApp {
-            host,
-            http: HttpMetrics::default(),
-            closing,
-            local_addr,
-            agui: Arc::default(),
-            mcp: McpState::default(),
-            subscribers: Arc::new(Semaphore::new(subscribers)),
-        }))
+    pub(crate) fn new(host: Host, local_addr: SocketAddr, closing: CancellationToken, shares: ProcessShares) -> Self {
+        let ProcessShares { http, subscribers } = shares;
+        let (agui, mcp) = (Arc::default(), McpState::default());
+        Self(Arc::new(SharedApp { host, http, closing, local_addr, agui, mcp, subscribers }))
     }
 
     /// A place for one stream of events, held for as long as it is open.

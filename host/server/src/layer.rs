@@ -220,7 +220,8 @@ mod tests {
             let mut config = Config::default_in(dir.path());
             config.loopback_without_key = true;
             let host = Host::start(config).await.unwrap();
-            let app = App::new(host, "127.0.0.1:1".parse().unwrap(), CancellationToken::new());
+            let shares = crate::app::ProcessShares::new(&host.config());
+            let app = App::new(host, "127.0.0.1:1".parse().unwrap(), CancellationToken::new(), shares);
             let routes = Router::new()
                 .route("/api/v1/panics", get(panics))
                 .route("/api/v1/agent/panics", get(panics))

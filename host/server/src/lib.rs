@@ -49,9 +49,9 @@ mod routes;
 mod serve_error;
 mod server;
 
-pub use cluster::listeners::{ClusterListeners, Departure};
+pub use cluster::listeners::{ClusterListeners, ClusterPartition, Departure};
 pub use http::{Problem, ProblemCode};
 pub use local::{LocalAnswer, LocalClient, LocalError, LocalRequest};
 pub use routes::openapi;
 pub use serve_error::{BindError, ServeError};
-pub use server::{Served, Server};
+pub use server::{ActivePartition, Server};

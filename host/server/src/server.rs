@@ -8,9 +8,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    app::App,
+    app::{App, ProcessShares},
     cluster::{
-        listeners::{ClusterListeners, Departure},
+        listeners::{ClusterPartition, Departure},
         owner::ActiveRoutes,
     },
     http::connections::{self, Connections, LAST_BYTES, Share},
@@ -19,31 +19,13 @@ use crate::{
     serve_error::{BindError, ServeError},
 };
 
-/// A server that listens and does not answer yet: clients that connect now wait until [`Server::serve`]. In a cluster they are answered
-/// already.
+/// A server of a host by itself, which listens and does not answer yet: clients that connect now wait until [`Server::serve`].
 pub struct Server {
     host: Host,
-    listeners: Listeners,
+    listener: TcpListener,
     local_addr: SocketAddr,
     router: Router,
     closing: CancellationToken,
-}
-
-/// The end of serving.
-#[derive(Debug)]
-pub enum Served {
-    /// The listeners are closed.
-    Ended,
-    /// The host has given the ledger away ([`Departure::hand_over`]), and forwards requests.
-    HandedOver(ClusterListeners),
-}
-
-/// The listeners of a server.
-enum Listeners {
-    /// Of a host by itself.
-    Alone(TcpListener),
-    /// Of a host in a cluster.
-    Cluster(ClusterListeners),
 }
 
 impl std::fmt::Debug for Server {
@@ -63,27 +45,9 @@ impl Server {
         let listener = connections::listen(listen).map_err(refused)?;
         let local_addr = listener.local_addr().map_err(refused)?;
         let closing = CancellationToken::new();
-        let router = router(App::new(host.clone(), local_addr, closing.clone()));
-        Ok(Self { host, listeners: Listeners::Alone(listener), local_addr, router, closing })
-    }
-
-    /// Serves at the listeners of a host that was warm, and is the active one now: from here on requests are answered.
-    #[must_use]
-    pub fn take_over(host: Host, cluster: ClusterListeners) -> Self {
-        let (local_addr, closing) = (cluster.local_addr(), cluster.closing().child_token());
-        let router = router(App::new(host.clone(), local_addr, closing.clone()));
-        cluster.activate(ActiveRoutes::new(router.clone(), closing.clone()));
-        Self { host, listeners: Listeners::Cluster(cluster), local_addr, router, closing }
-    }
-
-    /// To be used before the runs of a host in a cluster are ended: it ends, or gives the ledger away, and [`Self::serve`] gives the listeners
-    /// back then. Does nothing for a host by itself.
-    #[must_use]
-    pub fn departure(&self) -> Departure {
-        match &self.listeners {
-            Listeners::Alone(_) => Departure::alone(),
-            Listeners::Cluster(cluster) => cluster.departure(),
-        }
+        let shares = ProcessShares::new(&host.config());
+        let router = router(App::new(host.clone(), local_addr, closing.clone(), shares));
+        Ok(Self { host, listener, local_addr, router, closing })
     }
 
     /// Address of the listener.
@@ -106,33 +70,59 @@ impl Server {
     ///
     /// # Errors
     /// [`ServeError`] when the listener fails.
-    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<Served, ServeError> {
-        let Self { host, listeners, router, closing, .. } = self;
-        let (served, overdue) = match listeners {
-            Listeners::Alone(listener) => {
-                let connections = Connections::new(router, &host.config().limits, Share::Whole, closing.clone());
-                let served = tokio::select! {
-                    error = connections.accept(listener) => Err(error.into()),
-                    () = shutdown => Ok(()),
-                };
-                closing.cancel();
-                (served, connections.end(LAST_BYTES).await)
-            }
-            Listeners::Cluster(mut cluster) => {
-                let served = tokio::select! {
-                    error = cluster.failed() => Err(error),
-                    () = shutdown => Ok(()),
-                };
-                closing.cancel();
-                if served.is_ok() && !cluster.is_active() {
-                    return Ok(Served::HandedOver(cluster));
-                }
-                (served, cluster.end().await)
-            }
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+        let Self { host, listener, router, closing, .. } = self;
+        let connections = Connections::new(router, &host.config().limits, Share::Whole, closing.clone());
+        let served = tokio::select! {
+            error = connections.accept(listener) => Err(error.into()),
+            () = shutdown => Ok(()),
         };
-        if overdue {
+        closing.cancel();
+        if connections.end(LAST_BYTES).await {
             tracing::warn!("connections that did not end in time were cut off");
         }
-        served.map(|()| Served::Ended)
+        served
+    }
+}
+
+/// A partition of a cluster that this host owns, and whose requests it answers at the listeners of the host.
+pub struct ActivePartition {
+    partition: ClusterPartition,
+    router: Router,
+    closing: CancellationToken,
+}
+
+impl std::fmt::Debug for ActivePartition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ActivePartition")
+    }
+}
+
+impl ActivePartition {
+    /// Answers the requests of a partition, which is this host's, from now on.
+    #[must_use]
+    pub fn begin(host: Host, partition: ClusterPartition) -> Self {
+        let closing = partition.closing().child_token();
+        let app = App::new(host, partition.local_addr(), closing.clone(), partition.shares());
+        let router = router(app);
+        partition.activate(ActiveRoutes::new(router.clone(), closing.clone()));
+        Self { partition, router, closing }
+    }
+
+    /// A client of the partition within the process. It may send requests until the host of the partition is closed.
+    #[must_use]
+    pub fn local_client(&self) -> LocalClient {
+        LocalClient::new(self.router.clone())
+    }
+
+    /// To be used before the runs of the partition are ended: the host ends, or gives the partition away.
+    #[must_use]
+    pub fn departure(&self) -> Departure {
+        self.partition.departure()
+    }
+
+    /// Ends what requests still wait for. The host of the partition is closed.
+    pub fn end(self) {
+        self.closing.cancel();
     }
 }

@@ -230,8 +230,12 @@ pub struct World {
 
 impl World {
     pub async fn start() -> Self {
+        Self::with_partitions(1).await
+    }
+
+    pub async fn with_partitions(partitions: u32) -> Self {
         let postgres = Postgres::start();
-        let (url, model, dir) = (database(&postgres), ModelServer::start().await, tempfile::tempdir().unwrap());
+        let (url, model, dir) = (database(&postgres, partitions), ModelServer::start().await, tempfile::tempdir().unwrap());
         let config = agent(&model, &dir.path().join(COUNTED));
         Self { postgres, url, model, dir, config }
     }
@@ -243,13 +247,16 @@ impl World {
 }
 
 /// A database with a cluster that the command line has made.
-fn database(postgres: &Postgres) -> String {
+fn database(postgres: &Postgres, partitions: u32) -> String {
     postgres.create("agents");
     let url = postgres.url("agents").replace(&format!(":{PASSWORD}"), "");
     let dir = tempfile::tempdir().unwrap();
     command_line_of(&url, dir.path());
-    let cluster =
-        |what: &str| command(dir.path()).args(["cluster", what, "--json"]).env("LEDGER_PASSWORD", PASSWORD).output().unwrap();
+    let count = partitions.to_string();
+    let cluster = |what: &str| {
+        let partitions = if what == "init" { &["--partitions", &count][..] } else { &[] };
+        command(dir.path()).args(["cluster", what, "--json"]).args(partitions).env("LEDGER_PASSWORD", PASSWORD).output().unwrap()
+    };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let none = cluster("status");
     assert!(!none.status.success() && text(&none.stderr).contains("cluster init"), "{none:?}");
@@ -376,6 +383,10 @@ async fn a_warm_host_has_its_configuration_before_it_takes_over() {
         assert!(began.elapsed() < PATIENCE, "{}", second.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    let (_, readiness) = second.get("/readyz").await;
+    let would = &readiness["would_serve_with"];
+    assert_eq!((&would["plugins_ready"], &would["plugins_refused"]), (&json!(1), &json!(0)), "{readiness}");
+    assert!(would["configuration_problems"].is_u64(), "{readiness}");
     fs::write(second.dir.path().join(FILE), "Be brief.").unwrap();
     let _ended = first.terminate();
     second.is_active();

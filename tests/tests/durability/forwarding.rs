@@ -28,9 +28,9 @@ use crate::{
 pub const SECRET: &str = "a-secret-of-tests-0123456789abcdef";
 
 /// A host that forwards, with its listener for hosts at `port`.
-struct ForwardingHost {
-    host: Member,
-    port: u16,
+pub struct ForwardingHost {
+    pub host: Member,
+    pub port: u16,
 }
 
 impl World {
@@ -50,13 +50,22 @@ impl World {
     }
 
     /// A host that the others reach.
-    fn member(&self) -> ForwardingHost {
+    pub fn member(&self) -> ForwardingHost {
         self.host_with(SECRET, 0)
+    }
+
+    /// An active host, and a warm one that reaches it, with its readiness.
+    async fn active_and_warm(&self) -> (ForwardingHost, ForwardingHost, Value) {
+        let active = self.member();
+        active.host.is_active();
+        let warm = self.member();
+        let readiness = warm.is_ready().await;
+        (active, warm, readiness)
     }
 }
 
 impl ForwardingHost {
-    fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.host.url)
     }
 
@@ -64,7 +73,7 @@ impl ForwardingHost {
         client().request(method, self.url(path))
     }
 
-    async fn readiness(&self) -> (StatusCode, Value) {
+    pub async fn readiness(&self) -> (StatusCode, Value) {
         match client().get(self.url("/readyz")).send().await {
             Ok(answer) => (answer.status(), answer.json().await.unwrap_or_default()),
             Err(_) => (StatusCode::SERVICE_UNAVAILABLE, Value::Null),
@@ -91,7 +100,7 @@ impl ForwardingHost {
 }
 
 /// Follows a stream: its events, and whether it came to its end.
-fn follow(request: RequestBuilder) -> JoinHandle<(Vec<Event>, bool)> {
+pub fn follow(request: RequestBuilder) -> JoinHandle<(Vec<Event>, bool)> {
     tokio::spawn(async move {
         let answer = request.header("accept", "text/event-stream").send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "{}", answer.text().await.unwrap());
@@ -107,7 +116,7 @@ fn follow(request: RequestBuilder) -> JoinHandle<(Vec<Event>, bool)> {
     })
 }
 
-fn client() -> Client {
+pub fn client() -> Client {
     Client::builder().no_proxy().build().unwrap()
 }
 
@@ -116,7 +125,7 @@ fn client_at(last: u8) -> Client {
     Client::builder().no_proxy().local_address(IpAddr::from(Ipv4Addr::new(127, 0, 0, last))).build().unwrap()
 }
 
-fn message(text: &str) -> Value {
+pub fn message(text: &str) -> Value {
     json!({ "event_type": "message.received", "input": { "text": text } })
 }
 
@@ -128,17 +137,14 @@ async fn problem(request: RequestBuilder) -> (u16, String, Option<String>) {
     (status, body["code"].as_str().unwrap_or_default().to_owned(), retry)
 }
 
-fn records(events: &[Event]) -> Vec<Value> {
+pub fn records(events: &[Event]) -> Vec<Value> {
     events.iter().map(|event| serde_json::from_str(&event.data).unwrap_or_else(|_| panic!("{event:?}"))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_warm_host_takes_every_request() {
     let world = World::start().await;
-    let active = world.member();
-    active.host.is_active();
-    let warm = world.member();
-    let readiness = warm.is_ready().await;
+    let (active, warm, readiness) = world.active_and_warm().await;
     assert_eq!(readiness["active_host"], format!("127.0.0.1:{}", active.port));
     assert_eq!((&readiness["ready"], &readiness["problems"]), (&json!(true), &json!([])));
     assert_eq!(warm.request(Method::GET, "/healthz").send().await.unwrap().text().await.unwrap(), "ok");
@@ -239,10 +245,7 @@ fn raw(mut stream: TcpStream, request: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_listener_for_hosts_takes_hosts_with_the_secret_alone() {
     let world = World::start().await;
-    let active = world.member();
-    active.host.is_active();
-    let warm = world.member();
-    warm.is_ready().await;
+    let (active, warm, _) = world.active_and_warm().await;
     let facts = "agent-host-client: 127.0.0.1:1 this-machine";
     let request = |facts: &str| format!("GET /api/v1/runs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{facts}\r\n\r\n");
     let forged = request(facts);
@@ -294,10 +297,7 @@ async fn the_listener_for_hosts_takes_hosts_with_the_secret_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_revoked_key_is_out_at_every_host_at_once() {
     let world = World::start().await;
-    let active = world.member();
-    active.host.is_active();
-    let warm = world.member();
-    warm.is_ready().await;
+    let (active, warm, _) = world.active_and_warm().await;
     let key = json!({ "name": "shortly", "scopes": ["runs:read"] });
     let made: Value = warm.request(Method::POST, "/api/v1/keys").json(&key).send().await.unwrap().json().await.unwrap();
     let (id, token) = (made["key_id"].as_str().unwrap(), made["token"].as_str().unwrap());
@@ -478,10 +478,7 @@ fn requests(url: String, stop: Arc<AtomicBool>) -> JoinHandle<(usize, Option<Str
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_drained_host_fails_no_request_and_its_streams_go_on() {
     let world = World::start().await;
-    let active = world.member();
-    active.host.is_active();
-    let warm = world.member();
-    warm.is_ready().await;
+    let (active, warm, _) = world.active_and_warm().await;
     let commands = tempfile::tempdir().unwrap();
     command_line_of(&world.url, commands.path());
     let address = |host: &ForwardingHost| format!("127.0.0.1:{}", host.port);

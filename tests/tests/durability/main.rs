@@ -20,6 +20,7 @@ mod forwarding;
 mod kills;
 mod outside;
 mod parking;
+mod partitions;
 mod policies;
 mod replays;
 mod storage;

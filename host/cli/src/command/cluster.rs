@@ -4,10 +4,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use agent_host_config::Config;
 use agent_host_ledger::{
-    ClusterStatus, Drain, HostStatus, ImportedLedger, LostBatch, PartitionStatus, Repair, RepairedCluster, SnapshotStatus,
-    cluster_status, drain_host, import_ledger, init_cluster, repair_cluster,
+    ClusterStatus, Drain, HostStatus, ImportedLedger, LostBatch, MAX_PARTITIONS, PartitionStatus, Repair, RepairedCluster,
+    SnapshotStatus, cluster_status, drain_host, import_ledger, init_cluster, repair_cluster,
 };
-use agent_host_runs::cluster_options;
+use agent_host_runs::{cluster_options, ledger_dir};
 use clap::Subcommand;
 use serde_json::json;
 
@@ -21,9 +21,13 @@ pub(crate) enum Cluster {
         long_about = "Make the tables of a cluster in the database that [server] ledger names.\n\n\
             The tables are in the schema `agent_host`, which may exist if it is empty. The user of the database owns them; all hosts \
             of the cluster log in as that user.",
-        after_long_help = "Examples:\n  agent-host cluster init"
+        after_long_help = "Examples:\n  agent-host cluster init\n  agent-host cluster init --partitions 8"
     )]
-    Init,
+    Init {
+        /// Number of partitions, which the hosts share; a workspace is in one of them. It cannot be changed later
+        #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PARTITIONS)))]
+        partitions: u32,
+    },
     /// Make the ledger of a single host the beginning of the cluster, before any host joins
     #[command(
         long_about = "Make the ledger of a single host the beginning of the cluster, before any host joins.\n\n\
@@ -58,6 +62,9 @@ pub(crate) enum Cluster {
         after_long_help = "Examples:\n  agent-host cluster repair\n  agent-host cluster repair --give-up-the-rest"
     )]
     Repair {
+        /// Number of the partition, as `agent-host cluster status` shows it
+        #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+        partition: u32,
         /// Go on with what this copy has, or with the log where that has more; what only another copy has is lost for good
         #[arg(long)]
         give_up_the_rest: bool,
@@ -77,11 +84,11 @@ impl Cluster {
         })?;
         let (server, name) = (options.server.clone(), options.server.to_string());
         match self {
-            Self::Init => {
+            Self::Init { partitions } => {
                 let blobs = options.blobs.clone();
                 let contents = blobs.as_ref().map(ToString::to_string);
-                tokio::task::spawn_blocking(move || init_cluster(&server, blobs.as_ref(), 1)).await??;
-                output.result(&json!({ "database": name, "blobs": contents }), || {
+                tokio::task::spawn_blocking(move || init_cluster(&server, blobs.as_ref(), partitions)).await??;
+                output.result(&json!({ "database": name, "blobs": contents, "partitions": partitions }), || {
                     let contents =
                         contents.as_ref().map(|address| format!(", with its contents in {address}")).unwrap_or_default();
                     format!("the cluster is made in {name}{contents}: start its hosts with `agent-host serve`\n")
@@ -103,12 +110,12 @@ impl Cluster {
                 drop(progress);
                 output.result(&drain_document(&host, &drain), || drain_text(&host, &drain))?;
             }
-            Self::Repair { give_up_the_rest } => {
+            Self::Repair { partition, give_up_the_rest } => {
                 let repair = if give_up_the_rest { Repair::GiveUpTheRest } else { Repair::Whole };
-                let dir = config.data_dir.join("ledger");
+                let dir = ledger_dir(config, partition);
                 let put_back = move || {
                     let progress = Progress::percent(output, "repairing");
-                    repair_cluster(&options, 0, dir, repair, |fraction| progress.fraction(fraction))
+                    repair_cluster(&options, partition, dir, repair, |fraction| progress.fraction(fraction))
                 };
                 let repaired = tokio::task::spawn_blocking(put_back).await??;
                 output.result(&repair_document(&name, &repaired), || repair_text(&name, &repaired))?;
@@ -278,7 +285,7 @@ fn partition_text(of: &PartitionStatus) -> String {
     if let Some(lost) = &of.lost {
         text.push_str(&format!(
             "engine_lost_commits: the log lost batches up to {}, which the copy of {} has; stop all hosts, and run `agent-host cluster \
-             repair` there\n",
+             repair --partition {partition}` there\n",
             lost.batch, lost.host
         ));
     }

@@ -3,22 +3,17 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     process::ExitCode,
-    sync::Arc,
     time::Duration,
 };
 
 use agent_host_config::Config;
 use agent_host_runs::{Host, HostProcess};
-use agent_host_server::{ClusterListeners, Served, Server};
+use agent_host_server::{LocalClient, Server};
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
-use tokio::sync::Mutex;
 
-use super::{
-    process::StartingProcess,
-    standby::{self, Followed, Joined, unless_in_use},
-};
+use super::{serve_cluster as cluster, standby::unless_in_use};
 use crate::{
     address::AddressFile,
     args::Global,
@@ -33,11 +28,9 @@ const AGENTS: Duration = Duration::from_secs(1);
 /// Files that may be open beside connections: artifacts, components, what runs reach outside.
 const OTHER_FILES: u64 = 4_096;
 /// Runs that are active when the host is asked to end have so long to end by themselves.
-const GRACE: Duration = Duration::from_secs(5);
-/// Likewise where the ledger is given to another host, on which they go on: clients wait meanwhile.
-const DRAIN_GRACE: Duration = Duration::from_millis(500);
-/// Pause between looks at whether the host is drained.
-const DRAIN_LOOK: Duration = Duration::from_millis(100);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
+/// Said when the first signal comes.
+pub(super) const ENDING: &str = "ending: active runs have 5 seconds; a second signal ends at once";
 /// Ending runs and writing the ledger may take so long. With the last bytes of connections (2 s) a shutdown takes
 /// at most 10 seconds.
 const SHUTDOWN: Duration = Duration::from_secs(8);
@@ -85,7 +78,7 @@ impl Serve {
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
         let hangups = Hangups::listen().context("signals cannot be listened for")?;
         let source = ReloadSource { global, given: self.listen, configured: config.listen, hangups };
-        let Some(Joined { member, standby, listeners }) = standby::join(&mut config, output).await? else {
+        let Some(joined) = cluster::join(&mut config, output).await? else {
             let progress = Progress::spinner(output, "opening the ledger and loading plugins");
             let start = async || Host::start_with(config.clone(), super::compiler()).await;
             let host = tokio::select! {
@@ -94,32 +87,16 @@ impl Serve {
             };
             drop(progress);
             source.follow(host.process());
-            let service = ActiveService { signals: Arc::new(Mutex::new(signals)), output };
-            service.execute(host, None).await?;
+            serve_alone(host, signals, output).await?;
             return Ok(ExitCode::SUCCESS);
         };
-        let mut process = StartingProcess::start(config, move |process| source.follow(process));
-        let mut followed = standby::until_active(standby, listeners, &mut process, &mut signals).await?;
-        let service = ActiveService { signals: Arc::new(Mutex::new(signals)), output };
-        loop {
-            let Followed::Active(ledger, listeners) = followed else { return Ok(ExitCode::SUCCESS) };
-            let mut signals = Arc::clone(&service.signals).lock_owned().await;
-            let host = tokio::select! {
-                opened = async { process.ready().await?.open(ledger).await } => opened?,
-                () = signals.next() => return Ok(ExitCode::SUCCESS),
-            };
-            drop(signals);
-            let Served::HandedOver(listeners) = service.execute(host, Some(listeners)).await? else {
-                return Ok(ExitCode::SUCCESS);
-            };
-            let mut signals = service.signals.lock().await;
-            followed = standby::follow_again(&member, listeners, &mut process, &mut signals, output).await?;
-        }
+        cluster::serve(joined, config, source, signals, output).await?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
 /// The place from where the configuration is read again.
-struct ReloadSource {
+pub(super) struct ReloadSource {
     global: Global,
     /// The address of the command line.
     given: Option<SocketAddr>,
@@ -130,7 +107,7 @@ struct ReloadSource {
 
 impl ReloadSource {
     /// Lets the process read the configuration again, when it is asked to, and at every SIGHUP.
-    fn follow(self, process: &HostProcess) {
+    pub(super) fn follow(self, process: &HostProcess) {
         let Self { global, given, configured, hangups } = self;
         let listen = process.config().listen;
         process.set_reload_source(move || {
@@ -146,107 +123,88 @@ impl ReloadSource {
     }
 }
 
-/// A host that has its ledger, until it ends or gives the ledger away.
-struct ActiveService {
-    signals: Arc<Mutex<Signals>>,
-    output: Output,
+/// Serves by the routes of a host by itself, until a signal comes.
+async fn serve_alone(host: Host, mut signals: Signals, output: Output) -> anyhow::Result<()> {
+    warn_without_keys(&host);
+    let server = match Server::bind(host.clone()).await {
+        Ok(server) => server,
+        Err(error) => {
+            host.shutdown(Duration::ZERO).await;
+            return Err(error.into());
+        }
+    };
+    let url = local_url(server.local_addr());
+    let started =
+        write_address(&host, &url).and_then(|address| Ok((address, Harnesses::start(&host, || server.local_client(), &url)?)));
+    // The address is there until this function returns.
+    let (_address, harnesses) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            host.shutdown(Duration::ZERO).await;
+            return Err(error);
+        }
+    };
+    say_listening(output, &url, None)?;
+    let ending = host.clone();
+    let served = server
+        .serve(async move {
+            signals.next().await;
+            output.remark(ENDING);
+            tokio::spawn(end_at_once(signals));
+            harnesses.end_before(end(ending.shutdown(GRACE))).await;
+        })
+        .await;
+    if served.is_err() {
+        end(host.shutdown(GRACE)).await;
+    }
+    Ok(served?)
 }
 
-impl ActiveService {
-    /// Serves until the host ends, or gives its ledger away.
-    async fn execute(&self, host: Host, listeners: Option<ClusterListeners>) -> anyhow::Result<Served> {
-        let output = self.output;
-        if !host.config().loopback_without_key && host.keys().is_empty() {
-            tracing::warn!(
-                "there is no API key, so no client can use the API: end the host, make a key with `agent-host keys create --scope \
-                 admin`, and start it again (or set [server] loopback_without_key = true)"
-            );
-        }
-        let mut signals = Arc::clone(&self.signals).lock_owned().await;
-        let server = match listeners {
-            Some(listeners) => Ok(Server::take_over(host.clone(), listeners)),
-            None => Server::bind(host.clone()).await,
-        };
-        let server = match server {
-            Ok(server) => server,
-            Err(error) => {
-                host.shutdown(Duration::ZERO).await;
-                return Err(error.into());
-            }
-        };
-        let url = local_url(server.local_addr());
-        let started = AddressFile::write(&host.config().data_dir, &url)
-            .context("the address of the server cannot be written into the data directory")
-            .and_then(|address| Ok((address, Harnesses::start(&host, &server, &url)?)));
-        // The address is there until this function returns.
-        let (_address, harnesses) = match started {
-            Ok(started) => started,
-            Err(error) => {
-                host.shutdown(Duration::ZERO).await;
-                return Err(error);
-            }
-        };
-        let page = format!("{url}/");
-        output.result(&json!({ "listening": url, "page": page }), || format!("listening on {url}\nchat page: {page}\n"))?;
+/// A second signal ends the process.
+pub(super) async fn end_at_once(mut signals: Signals) {
+    signals.next().await;
+    std::process::exit(INTERRUPTED);
+}
 
-        let (ending, departure) = (host.clone(), server.departure());
-        let served = server
-            .serve(async move {
-                let (goes_on, grace) = tokio::select! {
-                    () = signals.next() => {
-                        // While it can still be told from a stream that has come to its end.
-                        departure.end();
-                        output.remark("ending: active runs have 5 seconds; a second signal ends at once");
-                        (false, GRACE)
-                    }
-                    () = drained(&ending) => {
-                        output.remark("drained: another host of the cluster takes the ledger");
-                        departure.hand_over().await;
-                        (true, DRAIN_GRACE)
-                    }
-                };
-                let at_once = tokio::spawn(async move {
-                    signals.next().await;
-                    std::process::exit(INTERRUPTED);
-                });
-                let mut agents = std::pin::pin!(harnesses.end());
-                let ended = async || if goes_on { end(ending.close(grace)).await } else { end(ending.shutdown(grace)).await };
-                // While the host still takes it: runs of agents go back to the queue.
-                if tokio::time::timeout(AGENTS, agents.as_mut()).await.is_err() {
-                    tokio::join!(agents, ended());
-                } else {
-                    ended().await;
-                }
-                if goes_on {
-                    at_once.abort();
-                }
-            })
-            .await;
-        if served.is_err() {
-            end(host.shutdown(GRACE)).await;
-        }
-        Ok(served?)
+pub(super) fn warn_without_keys(host: &Host) {
+    if !host.config().loopback_without_key && host.keys().is_empty() {
+        tracing::warn!(
+            "there is no API key, so no client can use the API: end the host, make a key with `agent-host keys create --scope \
+             admin`, and start it again (or set [server] loopback_without_key = true)"
+        );
     }
 }
 
-/// Waits until the host is asked to give the ledger of its cluster away.
-async fn drained(host: &Host) {
-    while !host.gives_way() {
-        tokio::time::sleep(DRAIN_LOOK).await;
-    }
+pub(super) fn write_address(host: &Host, url: &str) -> anyhow::Result<AddressFile> {
+    AddressFile::write(&host.config().data_dir, url)
+        .context("the address of the server cannot be written into the data directory")
+}
+
+/// Prints the address. `partition` is the one that the host owns from now on, where there are several.
+pub(super) fn say_listening(output: Output, url: &str, partition: Option<u32>) -> anyhow::Result<()> {
+    let page = format!("{url}/");
+    let document = match partition {
+        None => json!({ "listening": url, "page": page }),
+        Some(partition) => json!({ "listening": url, "page": page, "partition": partition }),
+    };
+    output.result(&document, || match partition {
+        None => format!("listening on {url}\nchat page: {page}\n"),
+        Some(partition) => format!("listening on {url}: partition {partition} is this host's\n"),
+    })?;
+    Ok(())
 }
 
 /// The coding agents of the configuration, as executors of this host.
-struct Harnesses {
+pub(super) struct Harnesses {
     #[cfg(target_os = "linux")]
     running: Vec<agent_host_harness::Harness>,
 }
 
 #[cfg(target_os = "linux")]
 impl Harnesses {
-    fn start(host: &Host, server: &Server, url: &str) -> anyhow::Result<Self> {
+    pub(super) fn start(host: &Host, client: impl FnOnce() -> LocalClient, url: &str) -> anyhow::Result<Self> {
         use crate::harness_transport::LocalTransport;
-        let transport = LocalTransport { host: host.clone(), client: server.local_client(), url: url.to_owned() };
+        let transport = LocalTransport { host: host.clone(), client: client(), url: url.to_owned() };
         let running = super::harness::start(&host.config(), &(std::sync::Arc::new(transport) as _))?;
         Ok(Self { running })
     }
@@ -262,12 +220,24 @@ impl Harnesses {
 
 #[cfg(not(target_os = "linux"))]
 impl Harnesses {
-    fn start(host: &Host, _: &Server, _: &str) -> anyhow::Result<Self> {
+    pub(super) fn start(host: &Host, _: impl FnOnce() -> LocalClient, _: &str) -> anyhow::Result<Self> {
         anyhow::ensure!(host.config().harnesses.is_empty(), "[[harnesses]] need Linux: processes are confined by means of it");
         Ok(Self {})
     }
 
     async fn end(self) {}
+}
+
+impl Harnesses {
+    /// Ends the agents, and the host as soon as they have ended or are deaf: it still takes back their runs.
+    pub(super) async fn end_before(self, ending: impl Future<Output = ()>) {
+        let mut agents = std::pin::pin!(self.end());
+        if tokio::time::timeout(AGENTS, agents.as_mut()).await.is_err() {
+            tokio::join!(agents, ending);
+        } else {
+            ending.await;
+        }
+    }
 }
 
 /// Lets the process open as many files as it may where so many connections could need it: shells give 1,024 to each, and
@@ -295,7 +265,7 @@ async fn reload_when_told(process: HostProcess, mut hangups: Hangups) {
 }
 
 /// Waits for the end of the runs, so that streams close with the last event of their run, and of the ledger.
-async fn end(ending: impl Future<Output = ()>) {
+pub(super) async fn end(ending: impl Future<Output = ()>) {
     if tokio::time::timeout(SHUTDOWN, ending).await.is_err() {
         tracing::warn!("the host did not end in time; what it did not finish is recovered at the next start");
     }

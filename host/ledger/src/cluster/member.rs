@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     cluster::{
         ClusterOptions,
+        assignment::assigned,
         schema::{Cluster, TIMEOUT, check_cluster, first, upgrade_cluster},
         session::Session,
         standby::Standby,
@@ -45,16 +46,15 @@ const LOW_BEATS: u32 = 3;
 /// A host keeps a partition for so many heartbeats before it gives it to the host that is to have it: partitions do not wander.
 const SETTLED_BEATS: u32 = 5;
 
-/// With `$5` the host is drained where another would take what it owns. The last column says whether a partition is to be another host's:
-/// of those that follow all partitions and are not drained, the hash says which, so all hosts say the same.
+/// With `$5` the host is drained where another would take what it owns. The last column has the hosts that partitions are assigned to: those
+/// that follow all of them and are not drained.
 const BEAT: &str = "with beat as (update agent_host.hosts as me set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond', \
     follows = $4::int8 <> 0, drained = me.drained or ($5::int8 <> 0 and exists (select 1 from agent_host.hosts o where \
     o.host_id <> $1::text and not o.drained and o.lease_until > clock_timestamp())) \
     where host_id = $1::text and incarnation = $2::int8 returning drained) \
     select (select count(*) from beat), p.p, p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), \
-    coalesce((select drained from beat), false), coalesce((select o.host_id <> $1::text from agent_host.hosts o where o.follows \
-    and not o.drained and o.lease_until > clock_timestamp() order by hashtextextended(o.host_id, p.p) desc, o.host_id limit 1), false) \
-    from agent_host.partitions p order by p.p";
+    coalesce((select drained from beat), false), coalesce((select string_agg(o.host_id, ' ' order by o.host_id) from agent_host.hosts o \
+    where o.follows and not o.drained and o.lease_until > clock_timestamp()), '') from agent_host.partitions p order by p.p";
 
 const IS_DRAINED: &str = "select 1::int8 from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 and drained";
 
@@ -262,7 +262,7 @@ impl Member {
             host_id: self.host_id.clone(),
             incarnation: self.incarnation,
             lease_ms,
-            partitions: u64::from(self.facts.partitions),
+            partitions: self.facts.partitions,
             state: Arc::clone(&self.state),
             stop: Arc::clone(&self.stop),
             disk,
@@ -344,7 +344,7 @@ struct Heart {
     incarnation: u64,
     lease_ms: u64,
     /// Number of partitions of the cluster.
-    partitions: u64,
+    partitions: u32,
     state: Arc<MemberState>,
     stop: Arc<(Mutex<bool>, Condvar)>,
     /// The disk of the copies.
@@ -394,7 +394,7 @@ impl Heart {
         let owns = held.iter().any(|(_, _, epoch)| *epoch > 0);
         self.low_beats = if owns && is_low { self.low_beats.saturating_add(1) } else { 0 };
         let leaves = self.low_beats >= LOW_BEATS;
-        let follows = self.state.followed.lock().len() as u64 >= self.partitions;
+        let follows = self.state.followed.lock().len() >= self.partitions as usize;
         let (host, incarnation) = (Param::Text(&self.host_id), Param::number(self.incarnation));
         let [follows, asks] = [follows, leaves].map(|is_so| Param::Int(i64::from(is_so)));
         let rows = self.session.query_again(BEAT, &[host, incarnation, Param::number(self.lease_ms), follows, asks])?;
@@ -404,12 +404,13 @@ impl Heart {
             held.iter().for_each(|(_, lease, _)| lease.end(reason));
             return Ok(());
         }
-        let drained = row.flag(4)?;
+        let (drained, hosts) = (row.flag(4)?, row.text(5)?.unwrap_or_default());
         // One after the other, so that most of what the host owns serves meanwhile.
         let mut may_move = self.partitions > 1 && !drained && !held.iter().any(|(_, lease, _)| lease.gives_way());
         for row in &rows {
-            let (partition, epoch, is_mine, is_anothers) =
-                (row.int(1)?.unwrap_or_default(), row.number(2)?, row.flag(3)?, row.flag(5)?);
+            let (partition, epoch, is_mine) = (row.int(1)?.unwrap_or_default(), row.number(2)?, row.flag(3)?);
+            let assigned = assigned(&hosts, self.partitions, row.number(1)?);
+            let is_anothers = assigned.is_some_and(|host| host != self.host_id);
             let settled = self.settled.count(partition, is_mine && is_anothers);
             let Some((_, lease, held)) = held.iter().find(|(held, _, epoch)| *held == partition && *epoch > 0) else { continue };
             if !is_mine || epoch != *held {

@@ -13,6 +13,7 @@
 //! takes over raises the epoch, ends the sessions of the owner before, reads the end of the log, and writes a first batch of its own
 //! without rows; from then on the owner before can commit nothing. The owner acts only within its lease ([`crate::lease`]).
 
+mod assignment;
 mod blobs;
 mod drain;
 mod import;
@@ -26,6 +27,7 @@ mod repair;
 mod restore;
 mod schema;
 mod session;
+mod slots;
 mod snapshots;
 mod source;
 mod standby;
@@ -40,6 +42,7 @@ pub use loss::LostBatch;
 pub use member::ClusterMember;
 pub use repair::{Repair, RepairedCluster, repair_cluster};
 pub use schema::{MAX_PARTITIONS, init_cluster};
+pub use slots::Partition;
 pub use snapshots::SnapshotStatus;
 pub use standby::{Standby, StandbyStatus, StandbyWatch};
 pub use status::{ClusterStatus, HostStatus, PartitionStatus, cluster_status};

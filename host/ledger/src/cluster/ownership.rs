@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::{
     cluster::{
+        assignment::assigned,
         log::Position,
         loss::{CopyEnd, LostBatch},
         member::Member,
@@ -32,7 +33,7 @@ const PRECEDENCE: Duration = Duration::from_secs(1);
 /// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
 ///
 /// Also: the batch that the log lost, whether it has the last batch of the copy, whether this host is drained and another would take
-/// the partition, the address of the owner, and whether the partition is to be this host's (see `member::BEAT`).
+/// the partition, the address of the owner, and the hosts that partitions are assigned to.
 const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
     or (p.owner = $1::text and p.incarnation = $2::int8), \
     coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
@@ -40,9 +41,8 @@ const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner
     $4::int8 = 0 or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and l.epoch = $5::int8), \
     exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
     and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise, \
-    coalesce((select o.host_id = $1::text from agent_host.hosts o where o.follows and not o.drained \
-    and o.lease_until > clock_timestamp() order by hashtextextended(o.host_id, p.p) desc, o.host_id limit 1), true) \
-    from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
+    coalesce((select string_agg(o.host_id, ' ' order by o.host_id) from agent_host.hosts o where o.follows and not o.drained \
+    and o.lease_until > clock_timestamp()), '') from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
     where p.p = $3::int8";
 
 /// Ends the lease of an owner whose time is over. A heartbeat of that owner changes the same row: whichever of the two comes second sees
@@ -160,7 +160,8 @@ impl Ownership {
             return Err(ClusterError::AwaitsRepair { server: member.server.to_string(), batch, host });
         }
         let (is_free, is_over, gives_way) = (row.flag(3)?, row.flag(4)?, row.flag(8)?);
-        if !self.is_for_this_host(is_free || is_over, row.flag(10)?) || gives_way || self.lease.left() < self.lease.length() / 4 {
+        let hosts = row.text(10)?.unwrap_or_default();
+        if !self.is_for_this_host(is_free || is_over, &hosts) || gives_way || self.lease.left() < self.lease.length() / 4 {
             return Ok(None);
         }
         check_clock(session, &member.server)?;
@@ -187,14 +188,16 @@ impl Ownership {
     }
 
     /// True if nobody holds the partition, and this host is the one that is to have it, or that one does not take it.
-    fn is_for_this_host(&self, is_free: bool, is_mine: bool) -> bool {
+    fn is_for_this_host(&self, is_free: bool, hosts: &str) -> bool {
         let mut free_since = self.free_since.lock();
         if !is_free {
             *free_since = None;
             return false;
         }
         let since = *free_since.get_or_insert_with(Instant::now);
-        is_mine || self.member.facts.partitions == 1 || since.elapsed() >= PRECEDENCE
+        let Member { facts, host_id, .. } = &*self.member;
+        let assigned = assigned(hosts, facts.partitions, self.partition.unsigned_abs());
+        facts.partitions == 1 || assigned.is_none_or(|host| host == host_id) || since.elapsed() >= PRECEDENCE
     }
 
     fn terminate(&self, session: &mut Session, name: &str) -> Result<(), ClusterError> {

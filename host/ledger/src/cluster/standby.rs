@@ -21,6 +21,7 @@ use crate::{
     error::{LedgerError, OpenError},
     handle::{ClusterParts, Ledger, Opening},
     options::Options,
+    rows::CopyReader,
     store::{WriteError, io_error, part_room, real_files},
 };
 
@@ -125,6 +126,12 @@ impl Standby {
     #[must_use]
     pub fn watch(&self) -> StandbyWatch {
         self.watch.clone()
+    }
+
+    /// The copy, for reading while it follows.
+    #[must_use]
+    pub fn reader(&self) -> CopyReader {
+        CopyReader::new(self.opening.views())
     }
 
     /// The state is shown by this watch from now on, which showed that of an earlier standby of the process.

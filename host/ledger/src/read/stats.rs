@@ -79,7 +79,7 @@ pub struct TableStats {
 }
 
 /// Counters since the opening, and the present backlog. All are in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activity {
     /// Group commits.
     pub batches: u64,
@@ -101,6 +101,26 @@ pub struct Activity {
     pub waiting: usize,
     /// Free space of the disk in bytes, if the file system reports it.
     pub disk_free: Option<u64>,
+}
+
+impl Activity {
+    /// The numbers of two ledgers together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            batches: self.batches + other.batches,
+            rows: self.rows + other.rows,
+            log_bytes: self.log_bytes + other.log_bytes,
+            logged_bytes: self.logged_bytes + other.logged_bytes,
+            busy_us: self.busy_us + other.busy_us,
+            checkpoints: self.checkpoints + other.checkpoints,
+            checkpoint_us: self.checkpoint_us + other.checkpoint_us,
+            longest_checkpoint_us: self.longest_checkpoint_us.max(other.longest_checkpoint_us),
+            waiting: self.waiting + other.waiting,
+            // On one disk.
+            disk_free: self.disk_free.or(other.disk_free),
+        }
+    }
 }
 
 impl Ledger {

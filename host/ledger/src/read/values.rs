@@ -3,10 +3,7 @@
 //! Reads look at the overlay first and at what is committed afterwards. A write that commits in between leaves the
 //! overlay only when readers see it in the store, so none is ever missed.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Bound,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, value::RawValue};
 use xxhash_rust::xxh3::xxh3_64;
@@ -17,7 +14,7 @@ use crate::{
     operation::is_id,
     read::pages::checked_limit,
     record::{ArtifactRecord, StorageContent, Usage},
-    rows::{Table, json, malformed, raw, read_stored, schema},
+    rows::{Table, json, malformed, read_stored, schema},
 };
 
 /// Values of one scope that [`Ledger::state_scope`] looks at: a snapshot is small by intent.
@@ -163,7 +160,7 @@ impl Ledger {
     /// # Errors
     /// Fails if the ledger is damaged or not available.
     pub fn entry(&self, key: &str) -> Result<Option<Box<RawValue>>, LedgerError> {
-        self.reader()?.get(Table::Entries, key.as_bytes(), |row| raw(Table::Entries, row))
+        self.reader()?.entry(key)
     }
 
     /// Entries whose keys begin with `prefix`, in the order of their keys, after `after`: at most `limit`.
@@ -171,20 +168,6 @@ impl Ledger {
     /// # Errors
     /// Fails if the ledger is damaged or not available.
     pub fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<(String, Box<RawValue>)>, LedgerError> {
-        let start = match after {
-            Some(after) => Bound::Excluded(after.as_bytes()),
-            None => Bound::Included(prefix.as_bytes()),
-        };
-        let rows = self.reader()?.table(Table::Entries)?;
-        let mut found = Vec::new();
-        for row in rows.range((start, Bound::Unbounded))? {
-            let (key, value) = row?;
-            if found.len() == limit || !key.value().starts_with(prefix.as_bytes()) {
-                break;
-            }
-            let key = std::str::from_utf8(key.value()).map_err(|_| malformed(Table::Entries))?;
-            found.push((key.to_owned(), raw(Table::Entries, value.value())?));
-        }
-        Ok(found)
+        self.reader()?.entries(prefix, after, limit)
     }
 }

@@ -3,6 +3,7 @@
 mod audit;
 mod branches;
 mod change;
+mod copy;
 mod derived;
 mod event_row;
 mod forgotten;
@@ -26,6 +27,7 @@ mod workspace;
 pub(crate) use audit::{AuditRow, stored_audit};
 pub(crate) use branches::{Branches, ReplacedEvents};
 pub(crate) use change::{Change, HEADER, MalformedRow, Rows, changes};
+pub use copy::CopyReader;
 pub(crate) use derived::{derive, source as table_source};
 pub(crate) use event_row::{EventRow, EventRun, stored_event};
 pub(crate) use forgotten::{FORGOTTEN, forgotten_end, forgotten_event, forgotten_run};

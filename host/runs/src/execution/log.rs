@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn lines_are_kept_with_their_run_and_dropped_bytes_are_mentioned() {
         let dir = tempfile::tempdir().unwrap();
-        let logs = Arc::new(RunLogs::new(dir.path()));
+        let logs = Arc::new(RunLogs::new(dir.path(), agent_host_ledger::Partition::ONLY));
         let limits = Limits { log_bytes_per_second: 1000, ..Limits::default() };
         let silent = GuestLog::new(RunId::new(), &limits, Arc::default(), Some(Arc::clone(&logs)));
         drop(silent);

@@ -19,6 +19,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use agent_host_ledger::Partition;
 use agent_host_protocol::{RunId, RunLogLine, RunLogPage, RunLogSource, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -91,8 +92,11 @@ impl LiveLog {
 }
 
 impl RunLogs {
-    pub(crate) fn new(data_dir: &Path) -> Self {
-        Self { dir: logs_path(data_dir), live: Mutex::default(), files: RwLock::default(), begun: Notify::new() }
+    pub(crate) fn new(data_dir: &Path, partition: Partition) -> Self {
+        let dir = logs_path(data_dir);
+        // A partition removes what it has no runs of.
+        let dir = if partition.is_first() { dir } else { dir.join(format!("partition-{}", partition.number())) };
+        Self { dir, live: Mutex::default(), files: RwLock::default(), begun: Notify::new() }
     }
 
     /// The log of a run, for one execution. The log stays live as long as the handle is held.
@@ -356,7 +360,7 @@ mod tests {
     fn lines_are_numbered_paged_and_continued_by_the_next_execution() {
         let dir = tempfile::tempdir().unwrap();
         let run_id = RunId::new();
-        let logs = RunLogs::new(dir.path());
+        let logs = RunLogs::new(dir.path(), Partition::ONLY);
         let log = logs.open(run_id, 4096);
         ["a", "b", "c"].iter().for_each(|text| say(&log, text));
         let page = logs.page(run_id, 0, 2).unwrap();
@@ -367,7 +371,7 @@ mod tests {
         assert!(!logs.is_open(run_id) && logs.live.lock().is_empty());
         // Another host, after one that died within a line.
         append_to(&path_of(&logs_path(dir.path()), run_id), b"{\"no\":4,\"at\"").unwrap();
-        let logs = RunLogs::new(dir.path());
+        let logs = RunLogs::new(dir.path(), Partition::ONLY);
         say(&logs.open(run_id, 4096), "d");
         let page = logs.page(run_id, 2, 10).unwrap();
         assert_eq!((texts(&page), page.has_more), (vec!["c", "d"], false));
@@ -381,7 +385,7 @@ mod tests {
     fn the_newest_lines_are_kept_within_the_bound_and_the_others_counted() {
         let dir = tempfile::tempdir().unwrap();
         let run_id = RunId::new();
-        let logs = RunLogs::new(dir.path());
+        let logs = RunLogs::new(dir.path(), Partition::ONLY);
         let log = logs.open(run_id, 4096);
         for batch in 0..20 {
             (0..50).for_each(|line| say(&log, &format!("line {}", batch * 50 + line)));
@@ -402,7 +406,7 @@ mod tests {
     fn old_logs_are_removed_unless_their_runs_need_them() {
         let dir = tempfile::tempdir().unwrap();
         let (gone, active) = (RunId::new(), RunId::new());
-        let logs = RunLogs::new(dir.path());
+        let logs = RunLogs::new(dir.path(), Partition::ONLY);
         [gone, active].iter().for_each(|run| say(&logs.open(*run, 4096), "x"));
         logs.write_all();
         assert_eq!(logs.prune(SystemTime::now() - Duration::from_secs(3600), |_| true).unwrap(), 0);

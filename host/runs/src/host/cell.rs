@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use agent_host_ledger::Ledger;
+use agent_host_ledger::{Ledger, Partition};
 
 use crate::{execution::Shared, intake::Intake, lifecycle::Runs, record::HostError};
 
@@ -17,8 +17,8 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// Opens the cell of a ledger: waiting runs go on, runs that a crash left are resumed or ended, and the clocks begin.
-    pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger) -> Result<Self, HostError> {
-        let runs = Runs::open(shared, ledger.clone()).await?;
+    pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger, partition: Partition) -> Result<Self, HostError> {
+        let runs = Runs::open(shared, ledger.clone(), partition).await?;
         let intake = Intake::new(&runs);
         let cell = Self { ledger, runs, intake };
         tokio::spawn(Arc::clone(&cell.runs.logs).keep_writing(cell.runs.stopping.clone()));
@@ -46,7 +46,7 @@ impl Cell {
             }
         }
         runs.forget_manifests();
-        if let Err(error) = runs.shared.keys.write_usage(&self.ledger).await {
+        if let Err(error) = runs.shared.keys.write_usage(&self.ledger, runs.partition).await {
             tracing::warn!(%error, "the tokens that keys have used could not be written");
         }
         let logs = Arc::clone(&runs.logs);

@@ -29,7 +29,7 @@ use std::{
 
 use agent_host_config::Config;
 use agent_host_ledger::{
-    ClusterError, ClusterMember, ClusterOptions, Ledger, OpenError, PostgresServer, Standby, StorageAddress,
+    ClusterError, ClusterMember, ClusterOptions, Ledger, OpenError, Partition, PostgresServer, Standby, StorageAddress,
 };
 use agent_host_protocol::{ApiError, Limits, PluginReport, Principal, RunnerId, RunnerManifest};
 use agent_host_providers::{egress::Response, secret::Secret};
@@ -61,6 +61,8 @@ use crate::{
 /// Least length of the secret of a cluster, in bytes: whoever reaches the listener for hosts may guess as often as wanted, without the
 /// host.
 const MIN_CLUSTER_SECRET: usize = 32;
+/// Memory for pages of the copy of one of several partitions, at least.
+const LEAST_CACHE_BYTES: usize = 16 << 20;
 
 /// The running kernel. Cheap to clone; [`Host::shutdown`] stops it for all clones.
 #[derive(Clone)]
@@ -101,7 +103,7 @@ impl Host {
         let ledger = tokio::task::spawn_blocking(move || options.open())
             .await
             .map_err(|error| HostError::Internal(error.to_string()))??;
-        HostProcess::start(config, compiler).await?.open(ledger).await
+        HostProcess::start(config, compiler).await?.open(ledger, Partition::ONLY).await
     }
 
     fn new(process: HostProcess, cell: Cell) -> Self {
@@ -122,13 +124,15 @@ impl Host {
         Ok(Some(joined.map_err(|error| HostError::Internal(error.to_string()))??))
     }
 
-    /// Follows the ledger of a cluster; see [`Standby::activate`].
+    /// Follows a partition of a cluster; see [`Standby::activate`].
     ///
     /// # Errors
     /// Fails where the copy of this host does not go on; [`OpenError::AlreadyOpen`] while something of the process has it still open.
-    pub async fn follow_ledger(config: &Config, member: &ClusterMember) -> Result<Standby, StartError> {
-        let (options, member) = (ledger_options(config), member.clone());
-        let followed = tokio::task::spawn_blocking(move || member.follow(0, options)).await;
+    pub async fn follow_ledger(config: &Config, member: &ClusterMember, partition: u32) -> Result<Standby, StartError> {
+        let (mut options, member) = (ledger_options(config), member.clone());
+        options.cache_bytes = (options.cache_bytes / member.partitions() as usize).max(LEAST_CACHE_BYTES);
+        options.dir = ledger_dir(config, partition);
+        let followed = tokio::task::spawn_blocking(move || member.follow(partition, options)).await;
         Ok(followed.map_err(|error| HostError::Internal(error.to_string()))??)
     }
 
@@ -138,13 +142,19 @@ impl Host {
     pub async fn shutdown(&self, grace: Duration) {
         self.0.shared.stopping.cancel();
         self.close(grace).await;
-        self.0.shared.setup().services.tools.shutdown().await;
+        self.0.process.shutdown().await;
     }
 
     /// Ends the host as [`Host::shutdown`] does, while the process goes on and may open a ledger again: another host takes over this one.
     pub async fn close(&self, grace: Duration) {
         self.0.cell.close(grace).await;
         self.0.process.forget(&self.0.cell);
+    }
+
+    /// True if what a principal sees is in the partition of this host. A principal of no workspace may ask for anything.
+    #[must_use]
+    pub fn serves(&self, principal: &Principal) -> bool {
+        principal.workspace.is_none() || self.0.cell.runs.partition.has(principal.workspace.as_deref())
     }
 
     /// The process of this host.
@@ -192,7 +202,7 @@ impl Host {
     /// A report of each file of the plugins directory, by name.
     #[must_use]
     pub fn plugins(&self) -> Vec<PluginReport> {
-        self.0.shared.plugins.reports()
+        self.0.process.plugins()
     }
 
     /// The manifest of the runner with this id, if it serves now.
@@ -327,7 +337,7 @@ impl Host {
     /// # Errors
     /// Fails if the output cannot be written.
     pub fn write_metrics(&self, page: &mut String) -> fmt::Result {
-        self.metrics().write(self.0.cell.numbers(&self.0.shared), page)
+        self.0.process.write_metrics(page)
     }
 
     /// Makes a backup of the committed state in a folder of this name below the backup directory ([`Config::backups`]).
@@ -378,8 +388,15 @@ fn make_directories(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
+/// The directory of the ledger, or of the copy of this partition.
+#[must_use]
+pub fn ledger_dir(config: &Config, partition: u32) -> PathBuf {
+    let name = if partition == 0 { "ledger".to_owned() } else { format!("ledger-{partition}") };
+    config.data_dir.join(name)
+}
+
 fn ledger_options(config: &Config) -> agent_host_ledger::Options {
-    let defaults = agent_host_ledger::Options::new(config.data_dir.join("ledger"));
+    let defaults = agent_host_ledger::Options::new(ledger_dir(config, 0));
     let snapshot_log_bytes = config.cluster.as_ref().map_or(defaults.snapshot_log_bytes, |cluster| cluster.snapshot_log_bytes);
     agent_host_ledger::Options {
         snapshot_log_bytes,

@@ -1,9 +1,10 @@
 //! The process of a host: the engine, the plugins, the services and the keys, which it has once, whatever ledger it serves with.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use agent_host_config::{Config, ConfigError};
-use agent_host_ledger::Ledger;
+use agent_host_ledger::{CopyReader, Ledger, Partition};
+use agent_host_protocol::PluginReport;
 use agent_host_sandbox::Plugins;
 use parking_lot::Mutex;
 
@@ -16,8 +17,11 @@ use super::{
 };
 use crate::{
     execution::Shared,
-    policy::{StartError, library::LibraryError, setup::Setup},
+    policy::{StartError, keys::Keys, library::LibraryError, setup::Setup},
 };
+
+/// Interval between looks at the keys in a copy.
+const KEYS_LOOK: Duration = Duration::from_millis(200);
 
 /// A process that hosts runs, with or without a ledger at the moment: a host of a cluster has one only while it is the active host. Cheap to
 /// clone.
@@ -28,7 +32,7 @@ struct ProcessState {
     shared: Arc<Shared>,
     reloading: Reloads,
     /// The cells that are open.
-    cells: Mutex<Vec<Cell>>,
+    cells: Arc<Mutex<Vec<Cell>>>,
 }
 
 impl HostProcess {
@@ -51,26 +55,35 @@ impl HostProcess {
         let setup = Setup::new(config, None).await?;
         let shared = Arc::new(Shared::new(setup, sandbox, plugins));
         readiness::log_problems(&shared);
-        Ok(Self(Arc::new(ProcessState { shared, reloading: Reloads::default(), cells: Mutex::default() })))
+        Ok(Self(Arc::new(ProcessState { shared, reloading: Reloads::default(), cells: Arc::default() })))
     }
 
-    /// Serves with a ledger: brings what a crash left to its end, and lets runs that waited go on.
+    /// Serves with the ledger of a partition: brings what a crash left to its end, and lets runs that waited go on.
     ///
     /// # Errors
     /// Fails if the ledger cannot be recovered, or lacks a file of the library that cannot be read any more.
-    pub async fn open(&self, ledger: Ledger) -> Result<Host, StartError> {
+    pub async fn open(&self, ledger: Ledger, partition: Partition) -> Result<Host, StartError> {
         upkeep::set_clock(&ledger)?;
         let _unchanged = self.0.reloading.lock().await;
         self.keep_library(&ledger).await?;
         let shared = &self.0.shared;
         ledger.set_quotas(shared.setup().quotas());
-        shared.keys.load(&ledger)?;
-        let cell = Cell::open(shared, ledger).await?;
+        shared.keys.load_usage(&ledger)?;
+        if partition.is_first() {
+            shared.keys.load(&ledger.copy_reader())?;
+        }
+        let cell = Cell::open(shared, ledger, partition).await?;
         cell.keep_clean(shared);
         cell.keep_key_usage(shared);
         cell.watch_clock();
         self.0.cells.lock().push(cell.clone());
         Ok(Host::new(self.clone(), cell))
+    }
+
+    /// Ends what the process has besides its ledgers.
+    pub async fn shutdown(&self) {
+        self.0.shared.stopping.cancel();
+        self.0.shared.setup().services.tools.shutdown().await;
     }
 
     /// Puts the files of the library into a ledger. Files that were changed since the configuration was read are read again with all of it.
@@ -89,6 +102,32 @@ impl HostProcess {
         Ok(())
     }
 
+    /// Follows the keys in the copy of the first partition, until the copy is closed: another host makes and revokes them.
+    pub fn follow_keys(&self, copy: CopyReader) {
+        let (shared, cells) = (Arc::clone(&self.0.shared), Arc::clone(&self.0.cells));
+        tokio::spawn(async move {
+            let mut read = None;
+            while let Some(last) = copy.last_batch() {
+                let is_owner = cells.lock().iter().any(|cell| cell.runs.partition.is_first());
+                if read != Some(last) && !is_owner {
+                    let (reading, reader) = (Arc::clone(&shared), copy.clone());
+                    match tokio::task::spawn_blocking(move || reading.keys.load(&reader)).await {
+                        Ok(Ok(())) => read = Some(last),
+                        Ok(Err(error)) => tracing::debug!(%error, "the keys in the copy of this host cannot be read"),
+                        Err(_) => return,
+                    }
+                }
+                tokio::time::sleep(KEYS_LOOK).await;
+            }
+        });
+    }
+
+    /// All keys.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.0.shared.keys
+    }
+
     /// The cell is closed.
     pub(super) fn forget(&self, closed: &Cell) {
         self.0.cells.lock().retain(|cell| !cell.runs.is_same(&closed.runs));
@@ -96,6 +135,27 @@ impl HostProcess {
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
+    }
+
+    /// A report of each file of the plugins directory, by name.
+    #[must_use]
+    pub fn plugins(&self) -> Vec<PluginReport> {
+        self.0.shared.plugins.reports()
+    }
+
+    /// Problems of the configuration and of what it names, for an operator. The log has had them at the start.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        readiness::problems(&self.0.shared, &self.0.cells.lock().clone())
+    }
+
+    /// Writes all metrics in the text format of OpenMetrics, without the last line (`# EOF`). May read from the disk.
+    ///
+    /// # Errors
+    /// Fails if the output cannot be written.
+    pub fn write_metrics(&self, page: &mut String) -> fmt::Result {
+        let shared = &self.0.shared;
+        shared.metrics.write(readiness::numbers(shared, &self.0.cells.lock().clone()), page)
     }
 
     /// The configuration in force.

@@ -1,8 +1,8 @@
 //! Readiness of the host, for operators and for `/metrics`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use agent_host_ledger::Health;
+use agent_host_ledger::{Activity, Health};
 use agent_host_protocol::PluginStatus;
 use serde::Serialize;
 
@@ -80,6 +80,29 @@ pub(super) fn problems(shared: &Shared, cells: &[Cell]) -> Vec<String> {
     problems
 }
 
+/// The numbers that nobody counts: they are read now, of all cells together.
+pub(super) fn numbers(shared: &Shared, cells: &[Cell]) -> Now {
+    let mut depths = BTreeMap::<String, u64>::new();
+    for (queue, depth) in cells.iter().flat_map(|cell| cell.runs.waiting.depths()) {
+        *depths.entry(queue).or_default() += depth;
+    }
+    depths.iter().for_each(|(queue, depth)| shared.metrics.queued(queue, *depth));
+    let setup = shared.setup();
+    let bytes = |id: &String| cells.iter().filter_map(|cell| cell.ledger.workspace_bytes(id).ok()).sum();
+    let plugins = shared.plugins.reports();
+    let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
+    Now {
+        live: shared.sandbox.live(),
+        waiting: cells.iter().map(|cell| cell.runs.lines.waiting_in_all()).sum(),
+        parked: cells.iter().map(|cell| cell.ledger.parked_count()).sum(),
+        ready: count(PluginStatus::Ready),
+        refused: count(PluginStatus::Refused),
+        actions: cells.iter().map(Cell::count_open_actions).sum(),
+        ledger: cells.iter().map(|cell| cell.ledger.activity()).reduce(Activity::and).unwrap_or_default(),
+        workspaces: setup.config.quotas.workspaces.keys().map(|id| (id.clone(), bytes(id))).collect(),
+    }
+}
+
 impl Cell {
     /// A problem of the ledger that keeps nobody from using it.
     fn problem(&self) -> Option<String> {
@@ -121,28 +144,6 @@ impl Cell {
             waiting_runs: self.runs.lines.waiting_in_all(),
             parked_runs: self.ledger.parked_count(),
             problems,
-        }
-    }
-
-    /// The numbers that nobody counts: they are read now.
-    pub(crate) fn numbers(&self, shared: &Shared) -> Now {
-        for (queue, depth) in self.runs.waiting.depths() {
-            shared.metrics.queued(&queue, depth);
-        }
-        let setup = shared.setup();
-        let quotas = setup.config.quotas.workspaces.keys();
-        let workspaces = quotas.filter_map(|id| Some((id.clone(), self.ledger.workspace_bytes(id).ok()?))).collect();
-        let plugins = shared.plugins.reports();
-        let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
-        Now {
-            live: shared.sandbox.live(),
-            waiting: self.runs.lines.waiting_in_all(),
-            parked: self.ledger.parked_count(),
-            ready: count(PluginStatus::Ready),
-            refused: count(PluginStatus::Refused),
-            actions: self.count_open_actions(),
-            ledger: self.ledger.activity(),
-            workspaces,
         }
     }
 

@@ -84,7 +84,7 @@ impl Cell {
                     () = cell.runs.stopping.cancelled() => return,
                     () = tokio::time::sleep(USAGE) => {}
                 }
-                if let Err(error) = shared.keys.write_usage(&cell.ledger).await {
+                if let Err(error) = shared.keys.write_usage(&cell.ledger, cell.runs.partition).await {
                     tracing::warn!(%error, "the tokens that keys have used could not be written");
                 }
             }
@@ -166,7 +166,8 @@ impl Cell {
             })
         });
         match digests {
-            Ok(()) if ledger.parked_count() == 0 => {
+            // Those of other partitions are not known here.
+            Ok(()) if ledger.parked_count() == 0 && self.runs.partition.is_only() => {
                 shared.sandbox.forget_components(needed, Duration::from_millis(kept_ms)).await;
             }
             // Parked runs are not read one by one: as long as there are any, components stay.

@@ -190,6 +190,7 @@ impl Intake {
     ) -> Result<AcceptedEvent, HostError> {
         self.runs.check_running()?;
         envelope.check().map_err(HostError::Invalid)?;
+        self.check_workspace(envelope.conversation.as_ref().and_then(|conversation| conversation.workspace_id.as_deref()))?;
         if !self.shared.plugins.is_settled() {
             let deadline = self.runner_deadline();
             for plan in &plans {
@@ -217,6 +218,18 @@ impl Intake {
                 Ok(AcceptedEvent { event_id, runs: event.map(|event| event.runs).unwrap_or_default(), repeated: true })
             }
         }
+    }
+
+    /// Fails for a workspace of another partition of the cluster.
+    pub(crate) fn check_workspace(&self, workspace: Option<&str>) -> Result<(), HostError> {
+        if self.runs.partition.has(workspace) {
+            return Ok(());
+        }
+        Err(HostError::Invalid(
+            "`workspace_id` is of another partition of the cluster than the request came to: name the workspace in the header \
+             `X-Workspace`, or use a key of that workspace"
+                .to_owned(),
+        ))
     }
 
     /// Checks that the client tools of a plan can be tools of its run.

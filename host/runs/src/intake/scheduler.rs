@@ -134,7 +134,13 @@ impl Intake {
                 problem: self.scheduler.problems.lock().get(&config.id).cloned(),
             })
         };
-        self.shared.setup().schedules.iter().map(report).collect()
+        self.own_schedules().iter().map(report).collect()
+    }
+
+    /// The schedules whose events belong to this partition.
+    fn own_schedules(&self) -> Vec<Arc<Schedule>> {
+        let setup = self.shared.setup();
+        setup.schedules.iter().filter(|schedule| self.runs.partition.has(schedule.workspace())).cloned().collect()
     }
 
     /// Lets schedules tick, as long as the host lives.
@@ -165,20 +171,20 @@ impl Intake {
 
     /// Switches to the schedules of the present setup. Unchanged schedules keep their state.
     async fn take_up(&self, states: &mut HashMap<String, ScheduleState>) {
-        let setup = self.shared.setup();
+        let schedules = self.own_schedules();
         let is_known = |schedule: &Arc<Schedule>| {
             states.get(&schedule.config.id).is_some_and(|state| Arc::ptr_eq(&state.schedule, schedule))
         };
-        if setup.schedules.len() == states.len() && setup.schedules.iter().all(is_known) {
+        if schedules.len() == states.len() && schedules.iter().all(is_known) {
             return;
         }
-        let ids: HashSet<_> = setup.schedules.iter().map(|schedule| schedule.config.id.as_str()).collect();
+        let ids: HashSet<_> = schedules.iter().map(|schedule| schedule.config.id.as_str()).collect();
         states.retain(|id, _| ids.contains(id.as_str()));
         self.scheduler.problems.lock().retain(|id, _| ids.contains(id.as_str()));
         if let Err(error) = self.forget_others(&ids).await {
             tracing::warn!(%error, "removed schedules cannot be forgotten");
         }
-        for schedule in &setup.schedules {
+        for schedule in &schedules {
             let id = &schedule.config.id;
             if let Some(state) = states.get_mut(id).filter(|state| state.ticked.rule == schedule.rule_text()) {
                 state.schedule = Arc::clone(schedule);

@@ -28,6 +28,8 @@ struct Line {
     /// True if the active run takes waiting runs as input (`record/steering.rs`).
     steers: bool,
     waiting: BTreeMap<u64, Arc<Slot>>,
+    /// Number of runs that were taken out and are neither given nor back.
+    taken: usize,
     /// Runs that are being created, and have not joined: the numbers of their reservations.
     reserved: BTreeSet<u64>,
     /// Number of the last reservation.
@@ -98,11 +100,16 @@ impl WaitingRun for TakenRun {
 
 impl Drop for TakenRun {
     fn drop(&mut self) {
-        if !self.done
-            && let Some(line) = self.lines.0.lock().get_mut(&self.key)
-            && !self.slot.left.load(Ordering::Relaxed)
-        {
+        let mut lines = self.lines.0.lock();
+        let Some(line) = lines.get_mut(&self.key) else { return };
+        line.taken = line.taken.saturating_sub(1);
+        if !self.done && !self.slot.left.load(Ordering::Relaxed) {
             line.waiting.insert(self.run_no, Arc::clone(&self.slot));
+            // The run that took it may have ended meanwhile.
+            line.call_next();
+        }
+        if line.is_idle() {
+            lines.remove(&self.key);
         }
     }
 }
@@ -144,7 +151,12 @@ pub(crate) struct Busy {
 impl Line {
     /// True if no run is in the line or joining it.
     fn is_idle(&self) -> bool {
-        self.active.is_none() && self.waiting.is_empty() && self.reserved.is_empty()
+        self.active.is_none() && self.has_nobody_else()
+    }
+
+    /// True if no run but an active one is in the line, joining it or about to come back.
+    fn has_nobody_else(&self) -> bool {
+        self.waiting.is_empty() && self.reserved.is_empty() && self.taken == 0
     }
 
     /// Calls the run that is first, where none is active, and none that is being created may come before it.
@@ -218,6 +230,7 @@ impl Lines {
         let Some(line) = lines.get_mut(key) else { return Vec::new() };
         let taken = wanted.into_iter().filter_map(|run_no| {
             let slot = line.waiting.remove(&run_no)?;
+            line.taken += 1;
             Some(TakenRun { lines: Arc::clone(self), key: key.clone(), run_no, slot, done: false })
         });
         taken.collect()
@@ -319,7 +332,7 @@ impl Turn {
         let Some(place) = &mut self.place else { return };
         place.parked = true;
         let mut lines = place.lines.0.lock();
-        if lines.get(&place.key).is_some_and(|line| line.waiting.is_empty() && line.reserved.is_empty()) {
+        if lines.get(&place.key).is_some_and(Line::has_nobody_else) {
             lines.remove(&place.key);
         }
     }
@@ -404,6 +417,40 @@ mod tests {
             }
             prop_assert!(lines.0.lock().is_empty());
         }
+    }
+
+    #[tokio::test]
+    async fn a_run_that_is_put_back_has_its_turn_also_where_the_one_that_took_it_is_gone() {
+        let lines = Arc::new(Lines::default());
+        let key = key().unwrap();
+        let join = |run_no| lines.join(Some(key.clone()), run_no, true, |_| None);
+        let take = || lines.take(&key, 1, |_| true);
+        let (first, second) = (join(1), join(2));
+        let taken = take();
+        assert_eq!(taken.len(), 1);
+        drop(first);
+        assert!(!second.is_now());
+        drop(taken);
+        assert!(second.is_now());
+
+        // One that is parked keeps its turn.
+        let third = join(3);
+        let taken = take();
+        second.leave_parked();
+        drop(taken);
+        assert!(!third.is_now());
+        drop(join(2));
+        assert!(third.is_now());
+
+        // One that was given away leaves nothing behind.
+        let fourth = join(4);
+        let taken = take();
+        drop(third);
+        let given: Vec<_> = taken.into_iter().map(|taken| Box::new(taken).give_to(RunId::new())).collect();
+        assert!(fourth.taken_by().is_some());
+        drop(fourth);
+        drop(given);
+        assert!(lines.0.lock().is_empty());
     }
 
     #[tokio::test]

@@ -33,7 +33,7 @@ use std::{
     sync::{Arc, OnceLock, Weak},
 };
 
-use agent_host_ledger::{Ledger, RunRecord};
+use agent_host_ledger::{Ledger, Partition, RunRecord};
 use agent_host_protocol::{Event, RunId};
 use agent_host_sandbox::Runner;
 use parking_lot::Mutex;
@@ -70,6 +70,8 @@ pub(crate) struct Runs(Arc<RunsOfCell>);
 pub(crate) struct RunsOfCell {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ledger: Ledger,
+    /// The partition that the ledger is.
+    pub(crate) partition: Partition,
     /// Kept logs of the runs.
     pub(crate) logs: Arc<RunLogs>,
     /// One line for each conversation with an active run.
@@ -113,12 +115,13 @@ impl Deref for Runs {
 
 impl Runs {
     /// Opens the runs of a ledger. None of them is executed before [`Runs::recover`].
-    pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger) -> Result<Self, HostError> {
-        let logs = Arc::new(RunLogs::new(&shared.setup().config.data_dir));
+    pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger, partition: Partition) -> Result<Self, HostError> {
+        let logs = Arc::new(RunLogs::new(&shared.setup().config.data_dir, partition));
         let (executors, lease_key) = (Executors::load(&ledger, &shared.registered)?, LeaseKey::of(&ledger).await?);
         Ok(Self(Arc::new(RunsOfCell {
             shared: Arc::clone(shared),
             ledger,
+            partition,
             logs,
             lines: Arc::default(),
             registry: Arc::default(),

@@ -58,7 +58,7 @@ pub(crate) struct KeySpending {
 }
 
 /// As the ledger keeps it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Spent {
     /// Days since 1970.
     day: u64,
@@ -95,21 +95,21 @@ pub(crate) fn until_tomorrow(now: Timestamp) -> Duration {
 pub(crate) struct KeyUsage(Mutex<HashMap<String, Arc<KeySpending>>>);
 
 impl KeyUsage {
-    /// Reads the use that is written in a ledger, in place of what was there.
+    /// Reads the use that is written in a ledger. Where this process has counted more of a day, that stays.
     pub(crate) fn load(&self, ledger: &Ledger) -> Result<(), HostError> {
-        let mut all = HashMap::new();
         let mut after: Option<String> = None;
         loop {
             let piece = ledger.entries(ENTRIES, after.as_deref(), PIECE)?;
             let is_last = piece.len() < PIECE;
             for (entry, value) in piece {
-                let spent = Mutex::new(serde_json::from_str(value.get()).unwrap_or_default());
-                let id = entry.trim_start_matches(ENTRIES).to_owned();
-                all.insert(id, Arc::new(KeySpending { spent, changed: AtomicBool::new(false) }));
+                let written: Spent = serde_json::from_str(value.get()).unwrap_or_default();
+                let known = self.of(entry.trim_start_matches(ENTRIES));
+                let mut spent = known.spent.lock();
+                *spent = (*spent).max(written);
+                drop(spent);
                 after = Some(entry);
             }
             if is_last {
-                *self.0.lock() = all;
                 return Ok(());
             }
         }
@@ -120,11 +120,12 @@ impl KeyUsage {
         Arc::clone(self.0.lock().entry(id.to_owned()).or_default())
     }
 
-    /// Writes what has changed since the last time.
-    pub(crate) async fn write(&self, ledger: &Ledger) -> Result<(), HostError> {
+    /// Writes the use of the keys that belong to a ledger, where it has changed since the last time.
+    pub(crate) async fn write(&self, ledger: &Ledger, belongs: impl Fn(&str) -> bool) -> Result<(), HostError> {
         let changed: Vec<_> = {
             let all = self.0.lock();
-            let changed = all.iter().filter(|(_, spending)| spending.changed.swap(false, Ordering::AcqRel));
+            let own = all.iter().filter(|(id, _)| belongs(id));
+            let changed = own.filter(|(_, spending)| spending.changed.swap(false, Ordering::AcqRel));
             changed.map(|(id, spending)| (id.clone(), Arc::clone(spending))).collect()
         };
         if changed.is_empty() {
@@ -172,7 +173,7 @@ mod tests {
         usage.of("a").add_at(noon, 5);
         usage.of("a").add_at(noon + 1, 7);
         assert_eq!((usage.of("a").today(noon), usage.of("b").today(noon)), (12, 0));
-        usage.write(&ledger).await.unwrap();
+        usage.write(&ledger, |_| true).await.unwrap();
         let again = KeyUsage::default();
         again.load(&ledger).unwrap();
         assert_eq!(again.of("a").today(noon), 12);

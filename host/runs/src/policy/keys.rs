@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{EntryWrite, Ledger};
+use agent_host_ledger::{CopyReader, EntryWrite, Ledger, Partition};
 use agent_host_protocol::{
     Principal, PrincipalKind, Scope,
     auth::KEY_PREFIX,
@@ -211,19 +211,26 @@ impl Keys {
     /// Fails if the ledger cannot be read. A single unreadable key is skipped and admits no caller.
     pub fn open(ledger: &Ledger) -> Result<Self, HostError> {
         let keys = Self::default();
-        keys.load(ledger)?;
+        keys.load(&ledger.copy_reader())?;
+        keys.load_usage(ledger)?;
         Ok(keys)
     }
 
-    /// Reads the keys of a ledger, in place of those that were there.
+    /// Reads what keys have used, as a ledger has it.
+    pub(crate) fn load_usage(&self, ledger: &Ledger) -> Result<(), HostError> {
+        self.usage.load(ledger)
+    }
+
+    /// Reads the keys of a ledger, in place of those that were there. A key that is revoked or gone admits no caller from then on, and its
+    /// streams end.
     ///
     /// # Errors
     /// Fails if the ledger cannot be read. A single unreadable key is skipped and admits no caller.
-    pub(crate) fn load(&self, ledger: &Ledger) -> Result<(), HostError> {
+    pub(crate) fn load(&self, copy: &CopyReader) -> Result<(), HostError> {
         let mut all = BTreeMap::new();
         let mut after: Option<String> = None;
         loop {
-            let piece = ledger.entries(ENTRIES, after.as_deref(), PIECE)?;
+            let piece = copy.entries(ENTRIES, after.as_deref(), PIECE)?;
             let is_last = piece.len() < PIECE;
             for (entry, value) in piece {
                 let loaded = serde_json::from_str::<StoredKey>(value.get()).ok().and_then(LoadedKey::new);
@@ -237,11 +244,16 @@ impl Keys {
                 break;
             }
         }
-        self.usage.load(ledger)?;
         self.limited.store(all.values().any(|loaded| loaded.key.has_limits()), Ordering::Release);
-        let before = std::mem::replace(&mut *self.all.write(), all);
-        // Whoever came in with one of them comes in again, or not any more.
-        before.values().for_each(|loaded| loaded.revoked.cancel());
+        let mut known = self.all.write();
+        for (id, before) in known.iter() {
+            match all.get_mut(id) {
+                // Its streams, and the requests of this minute, go on.
+                Some(now) if now.key == before.key && now.digest == before.digest => *now = Arc::clone(before),
+                _ => before.revoked.cancel(),
+            }
+        }
+        *known = all;
         Ok(())
     }
 
@@ -333,8 +345,9 @@ impl Keys {
         Ok(key)
     }
 
-    /// Whose key this is.
-    pub(crate) fn principal(&self, token: &str) -> Option<Principal> {
+    /// The principal of a key; `None` if the key is unknown, revoked or expired.
+    #[must_use]
+    pub fn principal(&self, token: &str) -> Option<Principal> {
         let (id, rest) = token.strip_prefix(KEY_PREFIX)?.split_at_checked(ID_LEN)?;
         let secret = rest.strip_prefix('_')?;
         let loaded = self.all.read().get(id).cloned()?;
@@ -344,7 +357,8 @@ impl Keys {
 
     /// The principal of the key with this id, as long as the key is good. Asks for no secret: for tokens that this host has made for
     /// the holder of the key.
-    pub(crate) fn holder(&self, id: &str) -> Option<Principal> {
+    #[must_use]
+    pub fn holder(&self, id: &str) -> Option<Principal> {
         self.all.read().get(id)?.key.principal()
     }
 
@@ -386,9 +400,10 @@ impl Keys {
         self.usage.of(id)
     }
 
-    /// Writes the use of keys that has changed since the last time.
-    pub(crate) async fn write_usage(&self, ledger: &Ledger) -> Result<(), HostError> {
-        self.usage.write(ledger).await
+    /// Writes the use of the keys of a partition that has changed since the last time.
+    pub(crate) async fn write_usage(&self, ledger: &Ledger, partition: Partition) -> Result<(), HostError> {
+        let workspace = |id: &str| self.all.read().get(id).and_then(|loaded| loaded.key.workspace.clone());
+        self.usage.write(ledger, |id| partition.has(workspace(id).as_deref())).await
     }
 
     fn of(&self, principal: &Principal) -> Option<Arc<LoadedKey>> {
@@ -532,7 +547,7 @@ mod tests {
         keys.spending(&key.key_id).add(2);
         let refused = keys.charged(&who).unwrap_err();
         assert_eq!(refused.code(), "token_budget_exhausted", "{refused}");
-        keys.write_usage(&ledger).await.unwrap();
+        keys.write_usage(&ledger, Partition::ONLY).await.unwrap();
 
         let again = Keys::open(&ledger).unwrap();
         assert!(again.charged(&again.principal(&token).unwrap()).is_err(), "after a restart too");

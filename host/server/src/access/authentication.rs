@@ -30,6 +30,7 @@ use crate::{
         connections::Peer,
         forwarded::{ForwardedRequest, Locality},
         headers::{self, SEC_FETCH_SITE},
+        workspaces::is_of_workspaces,
     },
 };
 
@@ -115,6 +116,11 @@ pub(crate) fn admit(app: &App, request: &mut Request, token: Option<Judgement>) 
         (Err(_), true) => return Ok(None),
         (Err(problem), false) => return Err(problem),
     };
+    if !app.host.serves(&principal) && is_of_workspaces(request.uri().path()) {
+        let detail =
+            "the host that was asked does not know yet of which workspace the sender is: send the request again in a moment";
+        return Err(Problem::new(ProblemCode::PartitionMoving, detail));
+    }
     if !is_open(request)
         && let Err((wait, limit)) = app.host.keys().take_request(&principal)
     {

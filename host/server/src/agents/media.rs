@@ -371,7 +371,8 @@ mod tests {
             config.limits.upload_bytes = 2_000;
             let host = Host::start(config).await.unwrap();
             let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
-            let app = App::new(host, address, CancellationToken::new());
+            let shares = crate::app::ProcessShares::new(&host.config());
+            let app = App::new(host, address, CancellationToken::new(), shares);
             Self { app, caller: caller(Some("w")), _dir: dir }
         }
 

@@ -53,12 +53,14 @@ pub(super) struct ClientRequest {
     uri: Uri,
     headers: HeaderMap,
     facts: ForwardedRequest,
+    /// The partition that it is for.
+    partition: u32,
     body: RepeatableBody,
     repetition: Repetition,
 }
 
 impl ClientRequest {
-    pub(super) fn new(config: &Config, here: IpAddr, request: Request) -> Self {
+    pub(super) fn new(config: &Config, here: IpAddr, partition: u32, request: Request) -> Self {
         let locality = authentication::locality(config, here, &request);
         let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let client = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0);
@@ -70,6 +72,7 @@ impl ClientRequest {
             uri: parts.uri,
             headers: parts.headers,
             facts: ForwardedRequest { client, locality },
+            partition,
             body: RepeatableBody::new(body),
             repetition,
         }
@@ -127,6 +130,7 @@ impl ClientRequest {
             headers.append(header::FORWARDED, element);
         }
         self.facts.write(headers);
+        forwarded::set_partition(headers, self.partition);
         Ok(Some(request))
     }
 }
@@ -200,7 +204,7 @@ mod tests {
         *request.headers_mut() = headers(pairs);
         request.extensions_mut().insert(Peer("203.0.113.7:4000".parse().unwrap()));
         let config = Config::default_in(std::path::Path::new("."));
-        ClientRequest::new(&config, Ipv4Addr::LOCALHOST.into(), request)
+        ClientRequest::new(&config, Ipv4Addr::LOCALHOST.into(), 3, request)
     }
 
     #[test]
@@ -233,6 +237,7 @@ mod tests {
         found.sort_unstable();
         let expect = [
             ("agent-host-client", "203.0.113.7:4000 elsewhere"),
+            ("agent-host-partition", "3"),
             ("authorization", "Bearer k"),
             ("forwarded", "for=\"203.0.113.7:4000\""),
             ("forwarded", "for=192.0.2.1"),

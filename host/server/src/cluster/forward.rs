@@ -12,7 +12,6 @@ use std::{
 };
 
 use agent_host_config::Config;
-use agent_host_runs::secret::Secret;
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::Request,
@@ -65,6 +64,7 @@ pub(crate) struct Forwarder(Arc<Shared>);
 
 struct Shared {
     client: HostClient,
+    partition: u32,
     owner: OwnerWatch,
     config: Config,
     /// Address of the listener for clients.
@@ -123,11 +123,19 @@ impl Drop for OpenRequest {
 }
 
 impl Forwarder {
-    pub(crate) fn new(secret: Arc<Secret>, owner: OwnerWatch, config: Config, here: IpAddr, closing: CancellationToken) -> Self {
+    /// Forwards the requests of one partition.
+    pub(crate) fn new(
+        client: HostClient,
+        partition: u32,
+        owner: OwnerWatch,
+        config: Config,
+        here: IpAddr,
+        closing: CancellationToken,
+    ) -> Self {
         let lease = Duration::from_millis(config.cluster.as_ref().map_or(0, |cluster| cluster.lease_ms));
-        let client = HostClient::new(secret);
         Self(Arc::new(Shared {
             client,
+            partition,
             owner,
             config,
             here,
@@ -159,7 +167,7 @@ impl Forwarder {
     /// Answers a request of a client. One that may be sent again waits for the next active host, where there is none; so does one that no
     /// host has begun.
     pub(crate) async fn answer(&self, request: Request) -> Response {
-        let request = Arc::new(ClientRequest::new(&self.0.config, self.0.here, request));
+        let request = Arc::new(ClientRequest::new(&self.0.config, self.0.here, self.0.partition, request));
         let deadline = Instant::now() + self.0.lease + TAKEOVER;
         let mut owner = self.0.owner.clone();
         loop {

@@ -99,7 +99,8 @@ async fn refuse(stream: &mut PacedStream) -> std::io::Result<()> {
 /// The answers to requests of other hosts.
 #[derive(Clone)]
 pub(crate) struct HostRoutes {
-    pub(crate) owner: OwnerWatch,
+    /// The owner of each partition.
+    pub(crate) owners: Arc<[OwnerWatch]>,
 }
 
 impl HostRoutes {
@@ -109,12 +110,14 @@ impl HostRoutes {
 }
 
 async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Response {
+    let partition = forwarded::partition(request.headers());
     let Some(forwarded) = ForwardedRequest::take(request.headers_mut()) else {
         let detail =
             "a host that forwards a request says of which client it is, and this one does not: give all hosts one version";
         return Problem::new(ProblemCode::Forbidden, detail).into_response();
     };
-    let Owner::Here(active) = routes.owner.now() else { return moved() };
+    let owner = partition.and_then(|partition| routes.owners.get(partition as usize));
+    let Some(Owner::Here(active)) = owner.map(OwnerWatch::now) else { return moved() };
     let leaving = active.leaving().clone();
     if leaving.is_cancelled() {
         return moved();

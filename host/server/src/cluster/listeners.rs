@@ -1,37 +1,37 @@
-//! The listeners of a host in a cluster, which stay open while the host changes from a warm one to the active one.
+//! The listeners of a host in a cluster, which stay open while partitions become the host's and leave it.
 //!
-//! A warm host answers by itself what is about itself (`/healthz`, `/readyz`, `/metrics`), and forwards every other request to the active
-//! host, if the cluster has a secret. The active host answers by its routes; its connections, and the streams of clients on them, are
-//! those that it took when it was warm.
+//! A request is for one partition ([`Routing`]). The host answers it by the routes of that partition, where it owns that, and else forwards it to
+//! the owner, if the cluster has a secret. Connections, and the streams of clients on them, outlive a change of the owner.
 
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use agent_host_config::Config;
-use agent_host_runs::{StandbyWatch, secret::Secret};
+use agent_host_runs::{CopyReader, HostProcess, StandbyWatch, secret::Secret};
 use axum::{
-    Json, Router,
+    Router,
     extract::{Request, State},
-    http::StatusCode,
     response::{IntoResponse, Response},
-    routing::get,
 };
 use futures_util::future::select_all;
-use serde_json::{Value, json};
+use parking_lot::Mutex;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
-use tower::ServiceExt;
 
 use crate::{
+    app::ProcessShares,
     cluster::{
+        client::HostClient,
         client_request::may_be_stream,
         forward::Forwarder,
         host_listener::{self, HostRoutes},
+        own_routes::OwnRoutes,
         owner::{ActiveRoutes, Owner, OwnerSource, OwnerWatch},
+        routing::Routing,
     },
     http::{
         Problem, ProblemCode,
@@ -40,43 +40,128 @@ use crate::{
     serve_error::{BindError, ServeError},
 };
 
-/// Requests that are under way when the host gives the ledger away have so long to be answered.
+/// Requests that are under way when the host gives a partition away have so long to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
-/// Interval between looks at whether the active host can be reached.
+/// Interval between looks at whether the owner of a partition can be reached.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The listeners of a host in a cluster. Dropping the value closes them.
 pub struct ClusterListeners {
     local_addr: SocketAddr,
-    owner: Arc<OwnerSource>,
+    partitions: Arc<[ClusterPartition]>,
+    process: Arc<OnceLock<HostProcess>>,
     /// Accepting connections, for clients and for hosts.
     accepting: Vec<AbortOnDropHandle<io::Error>>,
     connections: Vec<Connections>,
-    follower: Follower,
-    /// Following the active host.
-    following: Vec<AbortOnDropHandle<()>>,
     closing: CancellationToken,
 }
 
-/// The means to follow the active host.
-struct Follower {
-    standby: StandbyWatch,
+/// A partition as this host knows it: its owner, the way to that, and the copy of this host. Cheap to clone.
+#[derive(Clone)]
+pub struct ClusterPartition(Arc<PartitionState>);
+
+struct PartitionState {
+    local_addr: SocketAddr,
     advertise: String,
-    forwarder: Option<Forwarder>,
+    standby: StandbyWatch,
+    source: Arc<OwnerSource>,
     owner: OwnerWatch,
+    forwarder: Option<Forwarder>,
+    copy: Mutex<Option<CopyReader>>,
+    /// Following the owner.
+    following: Mutex<Vec<AbortOnDropHandle<()>>>,
+    shares: ProcessShares,
+    closing: CancellationToken,
 }
 
-impl Follower {
-    fn start(&self, source: &Arc<OwnerSource>) -> Vec<AbortOnDropHandle<()>> {
-        let mut following = vec![spawn(follow(Arc::clone(source), self.standby.clone(), self.advertise.clone()))];
-        following.extend(self.forwarder.clone().map(|forwarder| spawn(probe(forwarder, self.owner.clone()))));
-        following
+impl std::fmt::Debug for ClusterPartition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterPartition").field("owner", &self.0.owner).finish_non_exhaustive()
     }
 }
 
-/// The departure of a host that is active: it ends, or gives the ledger away. Cheap to clone.
+impl ClusterPartition {
+    /// Follows the owner: the standby of this host says who that is. To be called when this host begins to follow the partition, also again.
+    pub fn follow(&self, copy: CopyReader) {
+        *self.0.copy.lock() = Some(copy);
+        let (source, standby, advertise) = (Arc::clone(&self.0.source), self.0.standby.clone(), self.0.advertise.clone());
+        let mut following = vec![spawn(async move { source.follow(&standby, &advertise).await })];
+        following.extend(self.0.forwarder.clone().map(|forwarder| spawn(probe(forwarder, self.0.owner.clone()))));
+        *self.0.following.lock() = following;
+    }
+
+    /// The place where the standby of this host shows its state.
+    #[must_use]
+    pub fn watch(&self) -> StandbyWatch {
+        self.0.standby.clone()
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.0.local_addr
+    }
+
+    /// Fires when the server goes down.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.0.closing
+    }
+
+    pub(crate) fn shares(&self) -> ProcessShares {
+        self.0.shares.clone()
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        self.0.owner.now()
+    }
+
+    pub(super) fn forwarder(&self) -> Option<&Forwarder> {
+        self.0.forwarder.as_ref()
+    }
+
+    /// The copy of this host; `None` before it is open.
+    pub(super) fn copy(&self) -> Option<CopyReader> {
+        self.0.copy.lock().clone()
+    }
+
+    /// Answers by the routes of this host from now on: it owns the partition.
+    pub(crate) fn activate(&self, routes: ActiveRoutes) {
+        self.0.source.is_here(routes);
+    }
+
+    /// See [`Departure`].
+    pub(crate) fn departure(&self) -> Departure {
+        Departure(Arc::clone(&self.0.source))
+    }
+
+    /// The answer to a request for this partition.
+    pub(super) async fn answer(&self, request: Request) -> Response {
+        match (self.owner(), &self.0.forwarder) {
+            // A stream goes on elsewhere when this host gives the partition away.
+            (Owner::Here(_), Some(forwarder)) if may_be_stream(request.method(), request.uri()) => {
+                forwarder.answer(request).await
+            }
+            (Owner::Here(active), _) => active.answer(request).await,
+            (Owner::At(_) | Owner::Nobody, Some(forwarder)) => forwarder.answer(request).await,
+            (Owner::At(_) | Owner::Nobody, None) => self.elsewhere().into_response(),
+        }
+    }
+
+    /// The answer of a host that forwards nothing.
+    fn elsewhere(&self) -> Problem {
+        let detail = match self.0.standby.status().active {
+            Some(active) => format!(
+                "this host is warm and forwards nothing ([cluster] secret is not set): send the request to the active host, {active}, \
+                 or again in a moment"
+            ),
+            None => "no host is active at the moment, and this one is about to take over: send the request again in a moment"
+                .to_owned(),
+        };
+        Problem::new(ProblemCode::PartitionMoving, detail)
+    }
+}
+
+/// The departure of a host from a partition that it owns: it ends, or gives the partition away. Cheap to clone.
 #[derive(Clone)]
-pub struct Departure(Option<Arc<OwnerSource>>);
+pub struct Departure(Arc<OwnerSource>);
 
 impl std::fmt::Debug for Departure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -85,22 +170,15 @@ impl std::fmt::Debug for Departure {
 }
 
 impl Departure {
-    /// Of a host by itself, which nobody forwards requests to.
-    pub(crate) const fn alone() -> Self {
-        Self(None)
-    }
-
     /// The host begins to end: requests that other hosts forward are refused, and their streams of events break off, to go on elsewhere.
     pub fn end(&self) {
-        if let Some(source) = &self.0 {
-            source.begin_to_leave();
-        }
+        self.0.begin_to_leave();
     }
 
-    /// The host gives the ledger away: requests wait for the next active host, and streams of events go on there, also those of its own
+    /// The host gives the partition away: requests wait for the next owner, and streams of events go on there, also those of its own
     /// clients. Returns when what was begun before is answered, or after two seconds.
     pub async fn hand_over(&self) {
-        let Some(routes) = self.0.as_ref().and_then(|source| source.leave()) else { return };
+        let Some(routes) = self.0.leave() else { return };
         if tokio::time::timeout(LAST_ANSWERS, routes.answered()).await.is_err() {
             tracing::debug!("requests that were begun have no answer yet");
         }
@@ -114,12 +192,12 @@ impl std::fmt::Debug for ClusterListeners {
 }
 
 impl ClusterListeners {
-    /// Listens at the addresses of a host in a cluster, and answers as a warm one. With `secret`, requests are forwarded to the active
-    /// host, and those of other hosts are taken at the listener for hosts.
+    /// Listens at the addresses of a host in a cluster with so many partitions, and owns none yet. With `secret`, requests are forwarded to the
+    /// owners, and those of other hosts are taken at the listener for hosts.
     ///
     /// # Errors
     /// [`BindError`] when an address is taken, or not one of this machine.
-    pub async fn bind(config: &Config, standby: StandbyWatch, secret: Option<Secret>) -> Result<Self, BindError> {
+    pub async fn bind(config: &Config, partitions: u32, secret: Option<Secret>) -> Result<Self, BindError> {
         let refused = |source| BindError::new(config.listen, source);
         let listener = connections::listen(config.listen).map_err(refused)?;
         let local_addr = listener.local_addr().map_err(refused)?;
@@ -132,29 +210,46 @@ impl ClusterListeners {
             _ => None,
         };
 
-        let (source, owner) = OwnerSource::new();
-        let source = Arc::new(source);
         let closing = CancellationToken::new();
-        let forwarder = hosts.as_ref().map(|(secret, _)| {
-            Forwarder::new(Arc::clone(secret), owner.clone(), config.clone(), local_addr.ip(), closing.clone())
-        });
-        let advertise = cluster.advertise;
-        let follower = Follower { standby: standby.clone(), advertise, forwarder: forwarder.clone(), owner: owner.clone() };
-        let following = follower.start(&source);
+        let client = hosts.as_ref().map(|(secret, _)| HostClient::new(Arc::clone(secret)));
+        let shares = ProcessShares::new(config);
+        let partition = |number| {
+            let (source, owner) = OwnerSource::new();
+            let forwarder = client
+                .clone()
+                .map(|client| Forwarder::new(client, number, owner.clone(), config.clone(), local_addr.ip(), closing.clone()));
+            ClusterPartition(Arc::new(PartitionState {
+                local_addr,
+                advertise: cluster.advertise.clone(),
+                standby: StandbyWatch::default(),
+                source: Arc::new(source),
+                owner,
+                forwarder,
+                copy: Mutex::default(),
+                following: Mutex::default(),
+                shares: shares.clone(),
+                closing: closing.clone(),
+            }))
+        };
+        let first = partition(0);
+        let partitions: Arc<[_]> = std::iter::once(first.clone()).chain((1..partitions).map(partition)).collect();
 
-        let share = if forwarder.is_some() { Share::Half } else { Share::Whole };
-        let warm = WarmHost { standby, forwarder: forwarder.clone() }.router();
-        let clients = Router::new().fallback(answer).with_state(ClientRoutes { owner: owner.clone(), forwarder, warm });
+        let share = if client.is_some() { Share::Half } else { Share::Whole };
+        let process = Arc::<OnceLock<HostProcess>>::default();
+        let routing = Routing::new(first, Arc::clone(&partitions), Arc::clone(&process));
+        let own = OwnRoutes { partitions: Arc::clone(&partitions), process: Arc::clone(&process) };
+        let clients = Router::new().fallback(answer).with_state(ClientRoutes { own, routing });
         let clients = Connections::new(clients, &config.limits, share, closing.clone());
         let mut connections = vec![clients.clone()];
         let mut accepting = vec![accept(clients, listener)];
         if let Some((secret, listener)) = hosts {
-            let hosts = Connections::new(HostRoutes { owner }.router(), &config.limits, share, closing.clone());
+            let owners = partitions.iter().map(|partition| partition.0.owner.clone()).collect();
+            let hosts = Connections::new(HostRoutes { owners }.router(), &config.limits, share, closing.clone());
             let hosts = hosts.for_hosts(host_listener::connection_check(secret));
             connections.push(hosts.clone());
             accepting.push(accept(hosts, listener));
         }
-        Ok(Self { local_addr, owner: source, accepting, connections, follower, following, closing })
+        Ok(Self { local_addr, partitions, process, accepting, connections, closing })
     }
 
     /// Address of the listener for clients.
@@ -163,35 +258,16 @@ impl ClusterListeners {
         self.local_addr
     }
 
-    /// Fires when the server goes down.
-    pub(crate) const fn closing(&self) -> &CancellationToken {
-        &self.closing
-    }
-
-    /// Answers by the routes of this host from now on: it is the active one.
-    pub(crate) fn activate(&self, routes: ActiveRoutes) {
-        self.owner.is_here(routes);
-    }
-
-    /// True if this host is the active one.
-    pub(crate) fn is_active(&self) -> bool {
-        matches!(self.follower.owner.now(), Owner::Here(_))
-    }
-
-    /// See [`Departure`].
-    pub(crate) fn departure(&self) -> Departure {
-        Departure(Some(Arc::clone(&self.owner)))
-    }
-
-    /// The place where a standby of this host shows its state.
+    /// The partitions, by number.
     #[must_use]
-    pub fn watch(&self) -> StandbyWatch {
-        self.follower.standby.clone()
+    pub fn partitions(&self) -> &[ClusterPartition] {
+        &self.partitions
     }
 
-    /// Follows the active host again, after this one was that. Its standby shows its state at [`Self::watch`].
-    pub fn follow(&mut self) {
-        self.following = self.follower.start(&self.owner);
+    /// The process of this host has started: it knows the keys, and readiness shows what it would serve with.
+    pub fn show(&self, process: HostProcess) {
+        // A process starts once.
+        let _ = self.process.set(process);
     }
 
     /// Waits until a listener fails.
@@ -202,7 +278,7 @@ impl ClusterListeners {
 
     /// Closes the listeners. Returns within two seconds, whatever clients do; true if connections were cut off.
     pub async fn end(self) -> bool {
-        drop(self.owner.leave());
+        self.partitions.iter().for_each(|partition| drop(partition.0.source.leave()));
         self.closing.cancel();
         drop(self.accepting);
         let ends = self.connections.into_iter().map(|connections| connections.end(LAST_BYTES));
@@ -219,11 +295,7 @@ fn accept(connections: Connections, listener: TcpListener) -> AbortOnDropHandle<
     spawn(async move { connections.accept(listener).await })
 }
 
-async fn follow(source: Arc<OwnerSource>, standby: StandbyWatch, advertise: String) {
-    source.follow(&standby, &advertise).await;
-}
-
-/// Asks the active host whether it is there, as long as it is another one.
+/// Asks the owner of a partition whether it is there, as long as it is another host.
 async fn probe(forwarder: Forwarder, owner: OwnerWatch) {
     let mut owner = owner;
     while !matches!(owner.now(), Owner::Here(_)) {
@@ -235,87 +307,16 @@ async fn probe(forwarder: Forwarder, owner: OwnerWatch) {
 /// The routes for requests of clients.
 #[derive(Clone)]
 struct ClientRoutes {
-    owner: OwnerWatch,
-    forwarder: Option<Forwarder>,
-    warm: Router,
+    own: OwnRoutes,
+    routing: Routing,
 }
 
 async fn answer(State(routes): State<ClientRoutes>, request: Request) -> Response {
-    match (routes.owner.now(), routes.forwarder) {
-        // A stream goes on elsewhere when this host gives the ledger away.
-        (Owner::Here(_), Some(forwarder)) if may_be_stream(request.method(), request.uri()) => forwarder.answer(request).await,
-        (Owner::Here(active), _) => active.answer(request).await,
-        (Owner::At(_) | Owner::Nobody, _) => routes.warm.oneshot(request).await.unwrap_or_else(|never| match never {}),
+    if let Some(answer) = routes.own.answer(&request) {
+        return answer;
     }
-}
-
-/// The answers of a host that only follows.
-#[derive(Clone)]
-struct WarmHost {
-    standby: StandbyWatch,
-    forwarder: Option<Forwarder>,
-}
-
-impl WarmHost {
-    fn router(self) -> Router {
-        let own =
-            Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(readyz)).route("/metrics", get(metrics));
-        own.fallback(elsewhere).method_not_allowed_fallback(elsewhere).with_state(self)
+    match routes.routing.place_of(&request) {
+        Ok(place) => routes.routing.find(place).await.answer(request).await,
+        Err(problem) => problem.into_response(),
     }
-}
-
-/// Readiness of a warm host: the place of the active one, whether requests reach it, and the state of the copy.
-async fn readyz(State(host): State<WarmHost>) -> Response {
-    let status = host.standby.status();
-    // Errors name the database and never its password.
-    let mut problems: Vec<String> = status.problem.into_iter().collect();
-    let reached = host.forwarder.as_ref().and_then(Forwarder::reached);
-    if let Some(Err(error)) = &reached {
-        problems.push(format!("the active host cannot be reached: {error}"));
-    }
-    if status.is_drained {
-        problems.push("this host is drained: it forwards requests, and takes the ledger only where no other host would, until it is started again".to_owned());
-    }
-    let is_ready = matches!(reached, Some(Ok(()))) && !status.is_drained;
-    let forwarding = host.forwarder.as_ref().map_or(Value::Null, |forwarder| {
-        let counts = forwarder.counts();
-        json!({
-            "open": counts.open.load(Ordering::Relaxed),
-            "answered": counts.answered.load(Ordering::Relaxed),
-            "failed": counts.failed.load(Ordering::Relaxed),
-        })
-    });
-    let body = json!({
-        "ready": is_ready,
-        "ledger": "warm: this host follows the ledger and takes over when the active host is gone",
-        "active_host": status.active,
-        "drained": status.is_drained,
-        "last_batch": status.last_batch,
-        "forwarding": forwarding,
-        "problems": problems,
-    });
-    (if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(body)).into_response()
-}
-
-async fn metrics() -> Problem {
-    let detail =
-        "this host is warm and counts nothing: its state is in `/readyz`, and the numbers of runs are those of the active host";
-    Problem::new(ProblemCode::PartitionMoving, detail)
-}
-
-/// Everything that is not about this host.
-async fn elsewhere(State(host): State<WarmHost>, request: Request) -> Response {
-    if let Some(forwarder) = &host.forwarder {
-        return forwarder.answer(request).await;
-    }
-    let detail = match host.standby.status().active {
-        Some(active) => format!(
-            "this host is warm and forwards nothing ([cluster] secret is not set): send the request to the active host, {active}, or \
-             again in a moment"
-        ),
-        None => {
-            "no host is active at the moment, and this one is about to take over: send the request again in a moment".to_owned()
-        }
-    };
-    Problem::new(ProblemCode::PartitionMoving, detail).into_response()
 }

@@ -1,9 +1,11 @@
-//! Hosts of a cluster among themselves: a warm host forwards the requests of clients to the active one, and an active one gives the ledger
+//! Hosts of a cluster among themselves: a host forwards the requests of clients to the owners of partitions, and an owner gives a partition
 //! away.
 //!
-//! - [`listeners`]: the listeners of a host, which stay open while it changes from a warm one to the active one and back.
+//! - [`listeners`]: the listeners of a host, which stay open while partitions come and go.
+//! - [`routing`]: the partition that a request is for.
+//! - [`own_routes`]: the answers of a host about itself.
 //! - [`host_listener`]: the listener for hosts alone, each of whose connections begins with a proof ([`handshake`]).
-//! - [`owner`]: the place of the active host, as this host knows it at the moment.
+//! - [`owner`]: the place of the owner of a partition, as this host knows it at the moment.
 //! - [`client`]: requests to the active host.
 //! - [`client_request`]: a request of a client, which may be sent several times.
 //! - [`forward`]: its way: to the active host, or to the routes of this one while that is it.
@@ -18,6 +20,8 @@ pub(crate) mod forward;
 pub(crate) mod handshake;
 pub(crate) mod host_listener;
 pub(crate) mod listeners;
+mod own_routes;
 pub(crate) mod owner;
 mod repeatable;
 pub(crate) mod resume;
+mod routing;

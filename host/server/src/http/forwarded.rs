@@ -9,6 +9,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 const FORWARDED_CLIENT: HeaderName = HeaderName::from_static("agent-host-client");
 /// On the answer of a host that was asked as the active one and is not.
 const MOVED: HeaderName = HeaderName::from_static("agent-host-moved");
+/// The partition that a forwarded request is for. Hosts of the version before send none: their clusters have one.
+const PARTITION: HeaderName = HeaderName::from_static("agent-host-partition");
 /// Begins the name of every header that hosts send to each other.
 const PREFIX: &str = "agent-host-";
 
@@ -59,6 +61,19 @@ impl ForwardedRequest {
             _ => return None,
         };
         Some(Self { client: client.parse().ok()?, locality })
+    }
+}
+
+/// Says which partition a request is for.
+pub(crate) fn set_partition(headers: &mut HeaderMap, partition: u32) {
+    headers.insert(PARTITION, partition.into());
+}
+
+/// The partition that a request of another host is for. `None` where the text is no number.
+pub(crate) fn partition(headers: &HeaderMap) -> Option<u32> {
+    match headers.get(PARTITION) {
+        None => Some(0),
+        Some(value) => value.to_str().ok()?.parse().ok(),
     }
 }
 

@@ -15,6 +15,7 @@ mod problem;
 pub(crate) mod query;
 mod respond;
 pub(crate) mod sse;
+pub(crate) mod workspaces;
 
 pub use self::problem::{Problem, ProblemCode};
 pub(crate) use self::{

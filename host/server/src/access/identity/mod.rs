@@ -71,6 +71,14 @@ pub(crate) struct TokenValidity {
     ends_at: Timestamp,
 }
 
+/// The issuer that a token names. The token counts for nothing before it is judged.
+pub(crate) fn issuer_of(token: &str) -> Option<String> {
+    if !Token::has_form(token) {
+        return None;
+    }
+    Token::parse(token).ok()?.issuer().map(ToOwned::to_owned)
+}
+
 impl Identities {
     /// Judges a text that has the form of a token of an identity provider, and is no token of another kind.
     pub(crate) fn judge(&self, app: &App, text: &str) -> Option<Verdict> {

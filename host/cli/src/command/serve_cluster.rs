@@ -1,0 +1,306 @@
+//! `agent-host serve` in a cluster: a service for each partition, which follows it, serves it while this host owns it, and follows again.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_config::Config;
+use agent_host_ledger::OpenError;
+use agent_host_runs::{ClusterMember, Host, HostError, HostProcess, Ledger, Partition, Standby, StartError, cluster_secret};
+use agent_host_server::{ActivePartition, ClusterListeners, ClusterPartition};
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    serve::{ENDING, GRACE, Harnesses, ReloadSource, end, end_at_once, say_listening, warn_without_keys, write_address},
+    standby::{LEASE_LOST, unless_in_use},
+};
+use crate::{address::AddressFile, output::Output, settings::local_url, signals::Signals};
+
+/// Runs of a partition that is given to another host have so long to end: they go on there, and clients wait meanwhile.
+const HANDOVER_GRACE: Duration = Duration::from_millis(500);
+/// Pause between looks at whether a partition is to be given to another host.
+const HANDOVER_LOOK: Duration = Duration::from_millis(100);
+/// Readers of a ledger that the host has given away, such as an answer whose last bytes are under way, have so long to end.
+const LAST_READERS: Duration = Duration::from_secs(10);
+/// Pause between attempts to open a copy.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A host that has joined its cluster, follows all partitions, and answers requests.
+pub(super) struct Joined {
+    member: ClusterMember,
+    standbys: Vec<Standby>,
+    listeners: ClusterListeners,
+}
+
+/// Joins the cluster of the configuration, and answers requests from then on. `config.listen` is afterwards the address at which that is.
+/// `None` where the configuration has a ledger of its own.
+pub(super) async fn join(config: &mut Config, output: Output) -> anyhow::Result<Option<Joined>> {
+    let secret = cluster_secret(config)?;
+    let Some((member, standbys)) = unless_in_use(async || follow_all(config).await).await? else { return Ok(None) };
+    let listeners = ClusterListeners::bind(config, member.partitions(), secret).await?;
+    config.listen = listeners.local_addr();
+    output.remark(&format!("warm: following the ledger of the cluster, at {}", local_url(config.listen)));
+    let standbys = standbys.into_iter().zip(listeners.partitions());
+    let standbys = standbys.map(|(standby, partition)| begin_to_follow(standby, partition)).collect();
+    Ok(Some(Joined { member, standbys, listeners }))
+}
+
+async fn follow_all(config: &Config) -> Result<Option<(ClusterMember, Vec<Standby>)>, StartError> {
+    let Some(member) = Host::join(config, env!("CARGO_PKG_VERSION")).await? else { return Ok(None) };
+    let mut standbys = Vec::with_capacity(member.partitions() as usize);
+    for partition in 0..member.partitions() {
+        standbys.push(Host::follow_ledger(config, &member, partition).await?);
+    }
+    Ok(Some((member, standbys)))
+}
+
+/// The listeners see what the standby learns.
+fn begin_to_follow(standby: Standby, partition: &ClusterPartition) -> Standby {
+    let standby = standby.shown_by(partition.watch());
+    partition.follow(standby.reader());
+    standby
+}
+
+/// Serves until a signal comes. A process that does not start, and a partition that cannot be followed, end the host.
+pub(super) async fn serve(
+    joined: Joined,
+    config: Config,
+    source: ReloadSource,
+    mut signals: Signals,
+    output: Output,
+) -> anyhow::Result<()> {
+    let Joined { member, standbys, mut listeners } = joined;
+    let of = member.partitions();
+    let mut starting: Option<JoinHandle<Result<HostProcess, StartError>>> = Some(tokio::spawn(async move {
+        let process = HostProcess::start(config, super::compiler()).await?;
+        source.follow(&process);
+        Ok(process)
+    }));
+    let (started, process) = watch::channel(None);
+    let stopping = CancellationToken::new();
+    let (url, owned) = (local_url(listeners.local_addr()), Arc::<Mutex<Owned>>::default());
+    let mut services = JoinSet::new();
+    for (number, (standby, partition)) in (0..of).zip(standbys.into_iter().zip(listeners.partitions())) {
+        let service = Service {
+            member: member.clone(),
+            place: Partition::new(number, of),
+            partition: partition.clone(),
+            process: process.clone(),
+            stopping: stopping.clone(),
+            owned: Arc::clone(&owned),
+            url: url.clone(),
+            output,
+        };
+        services.spawn(service.execute(standby));
+    }
+    let mut ended = loop {
+        let start = async {
+            match &mut starting {
+                Some(starting) => starting.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            outcome = start => {
+                starting = None;
+                match outcome.map_err(|error| StartError::from(HostError::Internal(error.to_string()))).flatten() {
+                    Ok(process) => {
+                        listeners.show(process.clone());
+                        started.send_replace(Some(process));
+                    }
+                    Err(error) => break Err(error.into()),
+                }
+            }
+            error = listeners.failed() => break Err(error.into()),
+            service = services.join_next() => break service.map_or(Ok(()), |service| service?),
+            () = signals.next() => {
+                output.remark(ENDING);
+                tokio::spawn(end_at_once(signals));
+                break Ok(());
+            }
+        }
+    };
+    stopping.cancel();
+    while let Some(service) = services.join_next().await {
+        ended = ended.and(service.map_err(Into::into).flatten());
+    }
+    if listeners.end().await {
+        tracing::warn!("connections that did not end in time were cut off");
+    }
+    let running = started.borrow().clone();
+    if let Some(process) = running {
+        process.shutdown().await;
+    }
+    ended
+}
+
+/// The number of partitions that this host owns, and its address in the data directory while it owns one.
+#[derive(Default)]
+struct Owned {
+    count: usize,
+    address: Option<AddressFile>,
+}
+
+/// The service for one partition.
+struct Service {
+    member: ClusterMember,
+    place: Partition,
+    partition: ClusterPartition,
+    /// Has the process as soon as that has started.
+    process: watch::Receiver<Option<HostProcess>>,
+    /// Cancelled when the host ends.
+    stopping: CancellationToken,
+    owned: Arc<Mutex<Owned>>,
+    url: String,
+    output: Output,
+}
+
+impl Service {
+    /// Follows the partition and serves it, in turns, until the host ends.
+    async fn execute(mut self, standby: Standby) -> anyhow::Result<()> {
+        let mut standby = standby;
+        loop {
+            self.follow_keys(&standby);
+            let Some(ledger) = self.until_owned(standby).await? else { return Ok(()) };
+            let Some(process) = self.started().await else { return Ok(()) };
+            let host = process.open(ledger, self.place).await?;
+            if !self.serve(host).await? {
+                return Ok(());
+            }
+            let Some(again) = self.open_again(&process.config()).await? else { return Ok(()) };
+            standby = begin_to_follow(again, &self.partition);
+            if self.place.is_only() {
+                self.output.remark("drained: following the ledger of the cluster, and forwarding requests");
+            }
+        }
+    }
+
+    /// Of several partitions, the first has the keys, which each host needs to know whom a request is of.
+    fn follow_keys(&self, standby: &Standby) {
+        if self.place.is_only() || !self.place.is_first() {
+            return;
+        }
+        let (copy, mut process) = (standby.reader(), self.process.clone());
+        tokio::spawn(async move {
+            if let Ok(process) = process.wait_for(Option::is_some).await
+                && let Some(process) = &*process
+            {
+                process.follow_keys(copy);
+            }
+        });
+    }
+
+    /// The process, when it has started. `None` where the host ends before.
+    async fn started(&mut self) -> Option<HostProcess> {
+        tokio::select! {
+            process = self.process.wait_for(Option::is_some) => process.ok()?.clone(),
+            () = self.stopping.cancelled() => None,
+        }
+    }
+
+    /// Follows until the partition is this host's. `None` where the host ends.
+    async fn until_owned(&self, standby: Standby) -> anyhow::Result<Option<Ledger>> {
+        let stopping = self.stopping.clone();
+        let owning = tokio::task::spawn_blocking(move || {
+            standby.activate(
+                || stopping.is_cancelled(),
+                // At once, whatever else is under way: no effect may begin any more.
+                |_| std::process::exit(LEASE_LOST),
+            )
+        });
+        Ok(owning.await??)
+    }
+
+    /// Serves until the host ends, or gives the partition away: true.
+    async fn serve(&self, host: Host) -> anyhow::Result<bool> {
+        if self.place.is_first() {
+            warn_without_keys(&host);
+        }
+        let active = ActivePartition::begin(host.clone(), self.partition.clone());
+        let started = self.note_owned(&host).and_then(|()| self.start_agents(&host, &active));
+        let agents = match started {
+            Ok(agents) => agents,
+            Err(error) => {
+                end(host.close(Duration::ZERO)).await;
+                return Err(error);
+            }
+        };
+        say_listening(self.output, &self.url, (!self.place.is_only()).then(|| self.place.number()))?;
+        let departure = active.departure();
+        let (goes_on, grace) = tokio::select! {
+            () = self.stopping.cancelled() => {
+                // While it can still be told from a stream that has come to its end.
+                departure.end();
+                (false, GRACE)
+            }
+            () = is_to_give_way(&host) => {
+                if self.place.is_only() {
+                    self.output.remark("drained: another host of the cluster takes the ledger");
+                }
+                departure.hand_over().await;
+                (true, HANDOVER_GRACE)
+            }
+        };
+        let closing = end(host.close(grace));
+        match agents {
+            Some(agents) => agents.end_before(closing).await,
+            None => closing.await,
+        }
+        active.end();
+        self.note_left();
+        Ok(goes_on)
+    }
+
+    /// The coding agents of the configuration take runs of the first partition.
+    fn start_agents(&self, host: &Host, active: &ActivePartition) -> anyhow::Result<Option<Harnesses>> {
+        if !self.place.is_first() {
+            return Ok(None);
+        }
+        Harnesses::start(host, || active.local_client(), &self.url).map(Some)
+    }
+
+    fn note_owned(&self, host: &Host) -> anyhow::Result<()> {
+        let mut owned = self.owned.lock();
+        if owned.address.is_none() {
+            owned.address = Some(write_address(host, &self.url)?);
+        }
+        owned.count += 1;
+        Ok(())
+    }
+
+    fn note_left(&self) {
+        let mut owned = self.owned.lock();
+        owned.count -= 1;
+        if owned.count == 0 {
+            owned.address = None;
+        }
+    }
+
+    /// Opens the copy again as soon as nothing of the time before has it open. `None` where the host ends meanwhile.
+    async fn open_again(&self, config: &Config) -> anyhow::Result<Option<Standby>> {
+        let began = Instant::now();
+        loop {
+            match Host::follow_ledger(config, &self.member, self.place.number()).await {
+                Err(StartError::Ledger(OpenError::AlreadyOpen { .. })) if began.elapsed() < LAST_READERS => {}
+                followed => return Ok(Some(followed?)),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(PAUSE) => {}
+                () = self.stopping.cancelled() => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Waits until the partition is to be given to another host.
+async fn is_to_give_way(host: &Host) {
+    while !host.gives_way() {
+        tokio::time::sleep(HANDOVER_LOOK).await;
+    }
+}

@@ -1,0 +1,255 @@
+//! A cluster with several partitions: hosts share the workspaces, and a client sends any request to any of them.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use agent_host_tests::world::PATIENCE;
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{World, cluster_command, command_line_of, is_numbered},
+    forwarding::{ForwardingHost, client, follow, message, records},
+};
+
+const PARTITIONS: u32 = 4;
+const WORKSPACES: usize = 8;
+
+/// A workspace with a key of its own.
+struct Workspace {
+    id: String,
+    key_id: String,
+    key: String,
+}
+
+impl Workspace {
+    fn request(&self, method: Method, host: &ForwardingHost, path: &str) -> RequestBuilder {
+        client().request(method, host.url(path)).bearer_auth(&self.key)
+    }
+
+    async fn get(&self, host: &ForwardingHost, path: &str) -> (StatusCode, Value) {
+        answer(self.request(Method::GET, host, path)).await
+    }
+
+    /// Sends a message at a host; gives the run.
+    async fn send(&self, host: &ForwardingHost, text: &str) -> String {
+        let (status, body) = answer(self.request(Method::POST, host, "/api/v1/events").json(&message(text))).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{}: {body}", self.id);
+        body["runs"][0]["run_id"].as_str().unwrap().to_owned()
+    }
+
+    async fn is_completed(&self, host: &ForwardingHost, run: &str) {
+        let began = Instant::now();
+        loop {
+            let (status, body) = self.get(host, &format!("/api/v1/runs/{run}")).await;
+            if body["status"] == "completed" {
+                return;
+            }
+            let may_wait = status == StatusCode::OK || status == StatusCode::SERVICE_UNAVAILABLE;
+            assert!(may_wait && began.elapsed() < PATIENCE, "{}: {status}: {body}\n{}", self.id, host.host.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
+    let answer = request.send().await.unwrap();
+    (answer.status(), answer.json().await.unwrap_or_default())
+}
+
+async fn is_ready(host: &ForwardingHost) {
+    let began = Instant::now();
+    loop {
+        let (status, body) = host.readiness().await;
+        let owners = body["partitions"].as_array().map_or(0, Vec::len);
+        if status == StatusCode::OK && owners == PARTITIONS as usize {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "{status}: {body}\n{}", host.host.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The addresses of the hosts that own partitions.
+fn owners(dir: &std::path::Path) -> BTreeSet<String> {
+    let status = tokio::task::block_in_place(|| cluster_command(dir, &["status"])).unwrap();
+    let partitions = status["partitions"].as_array().unwrap().iter();
+    partitions.filter_map(|partition| Some(partition["owner"].as_str()?.to_owned())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn hosts_share_the_workspaces_and_each_takes_every_request() {
+    let world = World::with_partitions(PARTITIONS).await;
+    let commands = tempfile::tempdir().unwrap();
+    command_line_of(&world.url, commands.path());
+    let mut hosts: Vec<ForwardingHost> = (0..3).map(|_| world.member()).collect();
+    for host in &hosts {
+        is_ready(host).await;
+    }
+
+    // Keys are made at any host, and are good at every one.
+    let mut workspaces = Vec::new();
+    for number in 0..WORKSPACES {
+        let id = format!("workspace-{number}");
+        let scopes = ["events:write", "runs:read", "runs:control", "runs:execute", "admin"];
+        let wanted = json!({ "name": "test", "scopes": scopes, "workspace": id });
+        let (status, made) = answer(client().post(hosts[number % 3].url("/api/v1/keys")).json(&wanted)).await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+        let text = |name: &str| made[name].as_str().unwrap().to_owned();
+        workspaces.push(Workspace { id, key_id: text("key_id"), key: text("token") });
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    // Each workspace at each host; its runs are seen at the others, and no others.
+    for (number, workspace) in workspaces.iter().enumerate() {
+        let mut sent = BTreeSet::new();
+        for (at, host) in hosts.iter().enumerate() {
+            let run = workspace.send(host, &format!("task:{number}-{at}")).await;
+            workspace.is_completed(&hosts[(at + 1) % 3], &run).await;
+            sent.insert(run);
+        }
+        for host in &hosts {
+            let (status, list) = workspace.get(host, "/api/v1/runs").await;
+            let ids = list["items"].as_array().unwrap_or_else(|| panic!("{status}: {list}")).iter();
+            assert_eq!(ids.map(|run| run["run_id"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>(), sent);
+        }
+    }
+    let began = Instant::now();
+    while owners(commands.path()).len() < hosts.len() {
+        assert!(began.elapsed() < PATIENCE, "not each host has a share: {:?}", owners(commands.path()));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    senders_without_a_workspace_name_one(&hosts, &workspaces).await;
+    credentials_of_a_workspace_are_good_at_every_host(&hosts, &workspaces[0]).await;
+
+    // The host with the stream's partition is killed.
+    let streamed = &workspaces[1];
+    let run = streamed.send(&hosts[0], "task:streamed").await;
+    let (victim, _) = owner_of(&hosts, streamed).await;
+    let at = (victim + 1) % 3;
+    let stream = follow(streamed.request(Method::GET, &hosts[at], &format!("/api/v1/runs/{run}/events")));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    hosts.remove(victim).host.kill();
+    let (events, is_whole) = stream.await.unwrap();
+    let events = records(&events);
+    assert!(is_whole && events.last().unwrap()["type"] == "run.completed", "{events:#?}");
+    is_numbered(&events);
+    for workspace in &workspaces {
+        for host in &hosts {
+            let began = Instant::now();
+            let run = loop {
+                let request = workspace.request(Method::POST, host, "/api/v1/events").header("idempotency-key", "after");
+                let (status, body) = answer(request.json(&message("task:after"))).await;
+                if status.is_success() {
+                    break body["runs"][0]["run_id"].as_str().unwrap().to_owned();
+                }
+                assert!(began.elapsed() < PATIENCE, "{}: {status}: {body}", workspace.id);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            };
+            workspace.is_completed(host, &run).await;
+        }
+    }
+
+    // A key that is revoked at one host is out at both.
+    let revoked = &workspaces[2];
+    let path = format!("/api/v1/keys/{}", revoked.key_id);
+    let (status, body) = answer(client().delete(hosts[0].url(&path))).await;
+    assert!(status.is_success(), "{status}: {body}");
+    let began = Instant::now();
+    for host in &hosts {
+        while revoked.get(host, "/api/v1/runs").await.0 != StatusCode::UNAUTHORIZED {
+            assert!(began.elapsed() < Duration::from_secs(1), "{}", host.host.log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    for host in hosts {
+        host.host.terminate();
+    }
+    assert!(owners(commands.path()).is_empty());
+}
+
+/// The place of the host that owns the partition of a workspace: the others answer with what that one has.
+async fn owner_of(hosts: &[ForwardingHost], workspace: &Workspace) -> (usize, Value) {
+    for (at, host) in hosts.iter().enumerate() {
+        let (_, before) = host.readiness().await;
+        let (status, _) = workspace.get(host, "/api/v1/runs?limit=1").await;
+        assert_eq!(status, StatusCode::OK);
+        let (_, after) = host.readiness().await;
+        if before["forwarding"]["answered"] == after["forwarding"]["answered"] {
+            return (at, after);
+        }
+    }
+    panic!("no host owns the partition of {}", workspace.id);
+}
+
+async fn senders_without_a_workspace_name_one(hosts: &[ForwardingHost], workspaces: &[Workspace]) {
+    let operator = |method: Method, host: &ForwardingHost, path: &str| Client::new().request(method, host.url(path));
+    for (at, host) in hosts.iter().enumerate() {
+        for list in ["runs", "events", "executors", "audit", "statistics"] {
+            let (status, problem) = answer(operator(Method::GET, host, &format!("/api/v1/{list}"))).await;
+            assert_eq!((status, problem["field"].as_str()), (StatusCode::BAD_REQUEST, Some("X-Workspace")), "{problem}");
+        }
+        for workspace in workspaces {
+            let runs = format!("/api/v1/runs?workspace_id={}", workspace.id);
+            let (status, list) = answer(operator(Method::GET, host, &runs)).await;
+            // Those of the workspace itself, and one of each host before.
+            assert_eq!((status, list["items"].as_array().unwrap().len()), (StatusCode::OK, hosts.len() + at), "{list}");
+            let run = list["items"][0]["run_id"].as_str().unwrap();
+            // By its id alone.
+            let (status, shown) = answer(operator(Method::GET, host, &format!("/api/v1/runs/{run}"))).await;
+            assert_eq!((status, &shown["run_id"]), (StatusCode::OK, &json!(run)), "{shown}");
+            let mut event = message("task:by an operator");
+            event["conversation"] = json!({ "workspace_id": workspace.id });
+            let named = operator(Method::POST, host, "/api/v1/events").header("x-workspace", &workspace.id).json(&event);
+            let (status, body) = answer(named.header("idempotency-key", format!("{}-{}", workspace.id, host.port))).await;
+            assert_eq!(status, StatusCode::ACCEPTED, "{body}");
+        }
+    }
+    // Without the name it comes to the first partition, which has some of the workspaces.
+    let mut refused = 0;
+    for workspace in workspaces {
+        let mut event = message("task:by an operator");
+        event["conversation"] = json!({ "workspace_id": workspace.id });
+        let (status, problem) = answer(operator(Method::POST, &hosts[0], "/api/v1/events").json(&event)).await;
+        let is_refused = status == StatusCode::BAD_REQUEST;
+        assert!(is_refused || status == StatusCode::ACCEPTED, "{status}: {problem}");
+        assert!(!is_refused || problem["detail"].as_str().unwrap().contains("X-Workspace"), "{problem}");
+        refused += usize::from(is_refused);
+    }
+    assert!(refused > 0, "all workspaces are in the first partition");
+}
+
+async fn credentials_of_a_workspace_are_good_at_every_host(hosts: &[ForwardingHost], workspace: &Workspace) {
+    let wanted = json!({ "name": "hands", "queues": ["default"] });
+    let (status, made) = answer(workspace.request(Method::POST, &hosts[0], "/api/v1/executors").json(&wanted)).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let (id, credential) =
+        (made["executor"]["executor_id"].as_str().or(made["executor_id"].as_str()).unwrap(), made["token"].as_str());
+    let credential = credential.or(made["credential"].as_str()).unwrap_or_else(|| panic!("{made}"));
+    let run = workspace.send(&hosts[1], "task:followed").await;
+    workspace.is_completed(&hosts[1], &run).await;
+    let wanted = json!({ "run_id": run });
+    let (status, stream) = answer(workspace.request(Method::POST, &hosts[2], "/api/v1/stream-tokens").json(&wanted)).await;
+    assert_eq!(status, StatusCode::CREATED, "{stream}");
+    let stream = stream["url"].as_str().unwrap();
+    let began = Instant::now();
+    for host in hosts {
+        loop {
+            let beat =
+                client().post(host.url(&format!("/api/v1/executors/{id}/heartbeat"))).bearer_auth(credential).json(&json!({}));
+            let (status, body) = answer(beat).await;
+            if status == StatusCode::OK {
+                break;
+            }
+            // The copy of the host has the executor a moment later.
+            assert!(began.elapsed() < Duration::from_secs(2), "{status}: {body}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let path = stream.strip_prefix(&host.host.url).unwrap_or(stream);
+        let (events, is_whole) = follow(client().get(host.url(path))).await.unwrap();
+        assert!(is_whole && records(&events).last().unwrap()["type"] == "run.completed", "{events:?}");
+    }
+}
