@@ -165,7 +165,8 @@ pub fn command(dir: &Path) -> Command {
         .env("AGENT_HOST_LOG", "off")
         .env_remove("AGENT_HOST_CONFIG")
         .env_remove("AGENT_HOST_SERVER")
-        .env_remove("AGENT_HOST_KEY");
+        .env_remove("AGENT_HOST_KEY")
+        .env_remove("AGENT_HOST_WORKSPACE");
     command
 }
 

@@ -27,6 +27,9 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) key: Option<String>,
+    /// The workspace that requests are about, where the key is of none and the cluster has several partitions
+    #[arg(long, global = true, value_name = "ID", env = "AGENT_HOST_WORKSPACE", help_heading = "Global options")]
+    pub(crate) for_workspace: Option<String>,
     /// Write JSON, on standard output and for errors on standard error
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,

@@ -44,6 +44,20 @@ pub(crate) fn use_key(key: Option<String>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The `X-Workspace` header of all clients of this process.
+static WORKSPACE: OnceLock<header::HeaderValue> = OnceLock::new();
+const X_WORKSPACE: header::HeaderName = header::HeaderName::from_static("x-workspace");
+
+/// Lets every client of this process name this workspace.
+pub(crate) fn use_workspace(workspace: Option<String>) -> Result<(), Failure> {
+    let Some(workspace) = workspace else { return Ok(()) };
+    let value = header::HeaderValue::try_from(workspace);
+    let value = value.map_err(|_| Failure::new("invalid_workspace", "the workspace has characters that no header has"))?;
+    // A second one cannot be: this runs once.
+    let _ = WORKSPACE.set(value);
+    Ok(())
+}
+
 /// Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -63,8 +77,9 @@ impl Client {
         }
         // A proxy of the environment knows nothing of this machine.
         let key = KEY.get().map(|key| (header::AUTHORIZATION, key.clone()));
-        let http =
-            reqwest::Client::builder().connect_timeout(CONNECT).no_proxy().default_headers(key.into_iter().collect()).build();
+        let workspace = WORKSPACE.get().map(|workspace| (X_WORKSPACE, workspace.clone()));
+        let headers = key.into_iter().chain(workspace).collect();
+        let http = reqwest::Client::builder().connect_timeout(CONNECT).no_proxy().default_headers(headers).build();
         let http = http.map_err(|error| Failure::new("http", format!("no HTTP client can be made: {error}")))?;
         Ok(Self { base, http })
     }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_tests::world::PATIENCE;
+use agent_host_tests::{process::command, world::PATIENCE};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
@@ -208,6 +208,18 @@ async fn senders_without_a_workspace_name_one(hosts: &[ForwardingHost], workspac
             assert_eq!(status, StatusCode::ACCEPTED, "{body}");
         }
     }
+    // The command line likewise.
+    let dir = tempfile::tempdir().unwrap();
+    let list = |more: &[&str]| {
+        let mut command = command(dir.path());
+        command.args(["executors", "list", "--json", "--server", &hosts[1].host.url]).args(more);
+        let output = tokio::task::block_in_place(|| command.output().unwrap());
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (listed, error) = list(&[]);
+    assert!(!listed && error.contains("X-Workspace"), "{error}");
+    let (listed, error) = list(&["--for-workspace", &workspaces[0].id]);
+    assert!(listed, "{error}");
     // Without the name it comes to the first partition, which has some of the workspaces.
     let mut refused = 0;
     for workspace in workspaces {

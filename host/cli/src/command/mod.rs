@@ -136,6 +136,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
     }
     let settings = Settings::load(&cli.global)?;
     client::use_key(cli.global.key.clone())?;
+    client::use_workspace(cli.global.for_workspace.clone())?;
     match cli.command {
         Command::Init(args) => args.execute(output).await,
         Command::Serve(args) => args.execute(settings.config, cli.global, output).await,

@@ -1,11 +1,12 @@
 //! The partition of a workspace. Everything of a workspace is in one ledger: its conversations, and the facts that they share, such as
 //! idempotency keys, state and quotas.
 //!
-//! A workspace is in one of 4,096 slots, and a partition has a range of slots, so a cluster could give a part of a range to another partition
+//! A workspace is in one of 4,096 hash slots, and a partition has a range of them, so a cluster could give a part of a range to another partition
 //! without moving the rest.
 
 use xxhash_rust::xxh3::xxh3_64;
 
+/// Number of hash slots.
 const SLOTS: u64 = 4_096;
 
 /// One of the partitions of a cluster. A ledger of its own is the only one.

@@ -48,6 +48,21 @@ const LISTS: [&str; 11] = [
     "/api/v1/threads",
 ];
 
+/// Paths whose next segment is an id that the host has made.
+const NAMES: [&str; 9] = [
+    "/api/v1/actions/",
+    "/api/v1/agent/attachments/",
+    "/api/v1/artifacts/",
+    "/api/v1/dead-letters/",
+    "/api/v1/deliveries/",
+    "/api/v1/events/",
+    "/api/v1/runs/",
+    "/api/v1/threads/",
+    "/mcp/runs/",
+];
+/// Characters of an id.
+const ID_LEN: usize = 36;
+
 /// See the module.
 #[derive(Clone)]
 pub(super) struct Routing {
@@ -154,9 +169,12 @@ impl Routing {
     }
 }
 
-/// The ids in a path. That of an action begins with the id of its run.
+/// The ids in a path that name something of the host. Threads of AG-UI have ids of clients. The id of an action begins with that of its run.
 fn ids_of(path: &str) -> Vec<String> {
-    let ids = path.split('/').filter(|part| part.len() >= 36).flat_map(|part| [Some(part), part.get(..36)]);
+    if !NAMES.iter().any(|start| path.starts_with(start)) {
+        return Vec::new();
+    }
+    let ids = path.split('/').filter(|part| part.len() >= ID_LEN).flat_map(|part| [Some(part), part.get(..ID_LEN)]);
     ids.flatten().map(ToOwned::to_owned).collect()
 }
 
@@ -218,4 +236,44 @@ fn workspace_needed() -> Problem {
     let detail = "the cluster has several partitions, and each has lists and numbers of its own: name a workspace in the header \
                   `X-Workspace` (empty for what is of no workspace), or use a key of a workspace";
     Problem::invalid("X-Workspace", detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    const RUN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+    #[test]
+    fn a_path_names_what_the_host_has_made() {
+        for (path, expect) in [
+            (format!("/api/v1/runs/{RUN}/events"), &[RUN, RUN][..]),
+            (format!("/mcp/runs/{RUN}"), &[RUN, RUN]),
+            (format!("/agents/chat/threads/{RUN}"), &[]),
+            (format!("/api/v1/agent/runs/{RUN}"), &[]),
+            ("/api/v1/runs".to_owned(), &[]),
+            ("/api/v1/artifacts/skill-1".to_owned(), &[]),
+        ] {
+            assert_eq!(ids_of(&path), expect, "{path}");
+        }
+        assert_eq!(ids_of(&format!("/api/v1/actions/{RUN}.3/respond")), [format!("{RUN}.3"), RUN.to_owned()]);
+    }
+
+    #[test]
+    fn a_request_names_a_workspace_by_header_or_parameter() {
+        let named = |uri: &str, header: Option<&str>| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = uri.parse().unwrap();
+            if let Some(value) = header {
+                request.headers_mut().insert(WORKSPACE, value.parse().unwrap());
+            }
+            named_workspace(&request)
+        };
+        assert_eq!(named("/api/v1/runs", None), None);
+        assert_eq!(named("/api/v1/runs?limit=1&workspace_id=a%20b", None).as_deref(), Some("a b"));
+        assert_eq!(named("/api/v1/runs?workspace_id=a", Some("b")).as_deref(), Some("b"));
+        assert_eq!(named("/api/v1/runs", Some("")).as_deref(), Some(""));
+    }
 }
