@@ -23,8 +23,8 @@ use crate::{
 /// Interval between looks at the keys in a copy.
 const KEYS_LOOK: Duration = Duration::from_millis(200);
 
-/// A process that hosts runs, with or without a ledger at the moment: a host of a cluster has one only while it is the active host. Cheap to
-/// clone.
+/// A process that hosts runs, with the ledgers that it has at the moment: a host of a cluster has those of the partitions that it owns. Cheap
+/// to clone.
 #[derive(Clone)]
 pub struct HostProcess(Arc<ProcessState>);
 
@@ -98,8 +98,18 @@ impl HostProcess {
         }
         let after = Setup::new((*before.config).clone(), Some(&before)).await?;
         after.services.library.keep_in(ledger).await?;
+        let cells = self.serving_cells();
+        for cell in &cells {
+            after.services.library.keep_in(&cell.ledger).await?;
+        }
         shared.replace_setup(after);
+        cells.iter().for_each(|cell| cell.intake.setup_changed());
         Ok(())
+    }
+
+    /// The cells that are not being closed.
+    fn serving_cells(&self) -> Vec<Cell> {
+        self.0.cells.lock().iter().filter(|cell| !cell.runs.stopping.is_cancelled()).cloned().collect()
     }
 
     /// Follows the keys in the copy of the first partition, until the copy is closed: another host makes and revokes them.
@@ -174,7 +184,7 @@ impl HostProcess {
     /// # Errors
     /// As [`HostProcess::reload`]; also when there is nothing to read it from, or it cannot be read.
     pub async fn reload_again(&self) -> Result<ReloadReport, ReloadError> {
-        self.0.reloading.reload_again(&self.0.shared, || self.0.cells.lock().clone()).await
+        self.0.reloading.reload_again(&self.0.shared, || self.serving_cells()).await
     }
 
     /// Takes another configuration. Runs that have begun go on with the setup that they began with.
@@ -183,6 +193,6 @@ impl HostProcess {
     /// Fails if a part of the configuration is invalid or cannot change while the host runs. The old configuration stays in
     /// force then.
     pub async fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
-        self.0.reloading.reload(&self.0.shared, || self.0.cells.lock().clone(), config).await
+        self.0.reloading.reload(&self.0.shared, || self.serving_cells(), config).await
     }
 }

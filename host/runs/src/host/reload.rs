@@ -174,8 +174,7 @@ pub struct SectionChange {
 
 /// Replaces the setup by what this configuration says, or changes nothing.
 async fn replace_setup(shared: &Shared, cells: &[Cell], config: Config) -> Result<ReloadReport, ReloadError> {
-    let is_stopping = || shared.stopping.is_cancelled() || cells.iter().any(|cell| cell.runs.stopping.is_cancelled());
-    if is_stopping() {
+    if shared.stopping.is_cancelled() {
         return Err(ReloadError::ShuttingDown);
     }
     let before = shared.setup();
@@ -189,7 +188,7 @@ async fn replace_setup(shared: &Shared, cells: &[Cell], config: Config) -> Resul
     for cell in cells {
         after.services.library.keep_in(&cell.ledger).await.map_err(StartError::from)?;
     }
-    if is_stopping() {
+    if shared.stopping.is_cancelled() {
         // The tasks that the new setup has started would never be stopped.
         return Err(ReloadError::ShuttingDown);
     }
