@@ -89,8 +89,8 @@ pub(super) async fn serve(
     for (number, (standby, partition)) in (0..of).zip(standbys.into_iter().zip(listeners.partitions())) {
         let service = Service {
             member: member.clone(),
-            place: Partition::new(number, of),
-            partition: partition.clone(),
+            partition: Partition::new(number, of),
+            routes: partition.clone(),
             process: process.clone(),
             stopping: stopping.clone(),
             owned: Arc::clone(&owned),
@@ -150,8 +150,8 @@ struct Owned {
 /// The service for one partition.
 struct Service {
     member: ClusterMember,
-    place: Partition,
-    partition: ClusterPartition,
+    partition: Partition,
+    routes: ClusterPartition,
     /// Has the process as soon as that has started.
     process: watch::Receiver<Option<HostProcess>>,
     /// Cancelled when the host ends.
@@ -169,13 +169,13 @@ impl Service {
             self.follow_keys(&standby);
             let Some(ledger) = self.until_owned(standby).await? else { return Ok(()) };
             let Some(process) = self.started().await else { return Ok(()) };
-            let host = process.open(ledger, self.place).await?;
+            let host = process.open(ledger, self.partition).await?;
             if !self.serve(host).await? {
                 return Ok(());
             }
             let Some(again) = self.open_again(&process.config()).await? else { return Ok(()) };
-            standby = begin_to_follow(again, &self.partition);
-            if self.place.is_only() {
+            standby = begin_to_follow(again, &self.routes);
+            if self.partition.is_only() {
                 self.output.remark("drained: following the ledger of the cluster, and forwarding requests");
             }
         }
@@ -183,7 +183,7 @@ impl Service {
 
     /// Of several partitions, the first has the keys, which each host needs to know whom a request is of.
     fn follow_keys(&self, standby: &Standby) {
-        if self.place.is_only() || !self.place.is_first() {
+        if self.partition.is_only() || !self.partition.is_first() {
             return;
         }
         let (copy, mut process) = (standby.reader(), self.process.clone());
@@ -219,10 +219,10 @@ impl Service {
 
     /// Serves until the host ends, or gives the partition away: true.
     async fn serve(&self, host: Host) -> anyhow::Result<bool> {
-        if self.place.is_first() {
+        if self.partition.is_first() {
             warn_without_keys(&host);
         }
-        let active = ActivePartition::begin(host.clone(), self.partition.clone());
+        let active = ActivePartition::begin(host.clone(), self.routes.clone());
         let started = self.note_owned(&host).and_then(|()| self.start_agents(&host, &active));
         let agents = match started {
             Ok(agents) => agents,
@@ -231,7 +231,7 @@ impl Service {
                 return Err(error);
             }
         };
-        say_listening(self.output, &self.url, (!self.place.is_only()).then(|| self.place.number()))?;
+        say_listening(self.output, &self.url, (!self.partition.is_only()).then(|| self.partition.number()))?;
         let departure = active.departure();
         let (goes_on, grace) = tokio::select! {
             () = self.stopping.cancelled() => {
@@ -240,7 +240,7 @@ impl Service {
                 (false, GRACE)
             }
             () = is_to_give_way(&host) => {
-                if self.place.is_only() {
+                if self.partition.is_only() {
                     self.output.remark("drained: another host of the cluster takes the ledger");
                 }
                 departure.hand_over().await;
@@ -259,7 +259,7 @@ impl Service {
 
     /// The coding agents of the configuration take runs of the first partition.
     fn start_agents(&self, host: &Host, active: &ActivePartition) -> anyhow::Result<Option<Harnesses>> {
-        if !self.place.is_first() {
+        if !self.partition.is_first() {
             return Ok(None);
         }
         Harnesses::start(host, || active.local_client(), &self.url).map(Some)
@@ -286,7 +286,7 @@ impl Service {
     async fn open_again(&self, config: &Config) -> anyhow::Result<Option<Standby>> {
         let began = Instant::now();
         loop {
-            match Host::follow_ledger(config, &self.member, self.place.number()).await {
+            match Host::follow_ledger(config, &self.member, self.partition.number()).await {
                 Err(StartError::Ledger(OpenError::AlreadyOpen { .. })) if began.elapsed() < LAST_READERS => {}
                 followed => return Ok(Some(followed?)),
             }

@@ -315,8 +315,8 @@ async fn answer(State(routes): State<ClientRoutes>, request: Request) -> Respons
     if let Some(answer) = routes.own.answer(&request) {
         return answer;
     }
-    match routes.routing.place_of(&request) {
-        Ok(place) => routes.routing.find(place).await.answer(request).await,
+    match routes.routing.destination_of(&request) {
+        Ok(destination) => routes.routing.find(destination).await.answer(request).await,
         Err(problem) => problem.into_response(),
     }
 }

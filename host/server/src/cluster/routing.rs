@@ -85,8 +85,8 @@ enum Sender {
     OfRun,
 }
 
-/// The place of the partition of a request.
-pub(super) enum Place {
+/// The partition of a request, or what says which it is.
+pub(super) enum Destination {
     Known(ClusterPartition),
     /// The partition with this executor.
     OfExecutor(String),
@@ -104,20 +104,20 @@ impl Routing {
         Self { first, partitions, process }
     }
 
-    /// The place of the partition that a request is for.
+    /// The partition that a request is for, or what says which it is.
     ///
     /// # Errors
     /// [`ProblemCode::PartitionMoving`] before the process has started; [`ProblemCode::InvalidArgument`] for a list of a sender that names no
     /// workspace.
-    pub(super) fn place_of(&self, request: &Request) -> Result<Place, Problem> {
-        let (first, path) = (|| Ok(Place::Known(self.first.clone())), request.uri().path());
+    pub(super) fn destination_of(&self, request: &Request) -> Result<Destination, Problem> {
+        let (first, path) = (|| Ok(Destination::Known(self.first.clone())), request.uri().path());
         if self.partitions.len() == 1 || is_of_the_host(path) {
             return first();
         }
         if !is_of_workspaces(path) {
             // Pages, their files and the numbers of the host: the same at every one.
             let own = self.partitions.iter().find(|partition| matches!(partition.owner(), Owner::Here(_)));
-            return own.map_or_else(first, |own| Ok(Place::Known(own.clone())));
+            return own.map_or_else(first, |own| Ok(Destination::Known(own.clone())));
         }
         let Some(process) = self.process.get() else {
             let detail = "this host is starting: send the request again in a moment, or to another host";
@@ -130,33 +130,33 @@ impl Routing {
         }
         Ok(match sender(process, request) {
             Sender::Of(workspace) => self.of_workspace(Some(&workspace)),
-            Sender::Executor(id) => Place::OfExecutor(id),
-            Sender::OfRun => Place::OfIds(ids_of(path)),
+            Sender::Executor(id) => Destination::OfExecutor(id),
+            Sender::OfRun => Destination::OfIds(ids_of(path)),
             Sender::Unknown => return first(),
             Sender::Everywhere => match named_workspace(request) {
                 Some(workspace) => self.of_workspace(Some(&workspace)),
                 None if LISTS.contains(&path) && (request.method() == Method::GET || path == "/api/v1/backup") => {
                     return Err(workspace_needed());
                 }
-                None => Place::OfIds(ids_of(path)),
+                None => Destination::OfIds(ids_of(path)),
             },
         })
     }
 
-    fn of_workspace(&self, workspace: Option<&str>) -> Place {
+    fn of_workspace(&self, workspace: Option<&str>) -> Destination {
         let of = u32::try_from(self.partitions.len()).unwrap_or(u32::MAX);
         let number = Partition::of_workspace(workspace, of).number();
-        Place::Known(self.partitions.get(number as usize).unwrap_or(&self.first).clone())
+        Destination::Known(self.partitions.get(number as usize).unwrap_or(&self.first).clone())
     }
 
-    /// The partition at a place. What no copy has within half a second is left to the first partition, which says that it is not there.
-    pub(super) async fn find(&self, place: Place) -> ClusterPartition {
+    /// The partition itself. What no copy has within half a second is left to the first partition, which says that it is not there.
+    pub(super) async fn find(&self, destination: Destination) -> ClusterPartition {
         for look in 0..LOOKS {
-            let found = match &place {
-                Place::Known(partition) => Some(partition),
-                Place::OfIds(ids) if ids.is_empty() => break,
-                Place::OfIds(ids) => self.partitions.iter().find(|partition| has(partition, ids)),
-                Place::OfExecutor(id) => self.partitions.iter().find(|partition| has_executor(partition, id)),
+            let found = match &destination {
+                Destination::Known(partition) => Some(partition),
+                Destination::OfIds(ids) if ids.is_empty() => break,
+                Destination::OfIds(ids) => self.partitions.iter().find(|partition| has(partition, ids)),
+                Destination::OfExecutor(id) => self.partitions.iter().find(|partition| has_executor(partition, id)),
             };
             if let Some(partition) = found {
                 return partition.clone();
