@@ -402,7 +402,8 @@ pub async fn follow_at(run: &str, get: impl Fn(&str) -> RequestBuilder) -> Vec<V
         if let Ok(answer) = request.send().await
             && !matches!(answer.status().as_u16(), 502..=504)
         {
-            assert_eq!(answer.status(), 200, "a host that answers knows the run, and the cursor {last:?}");
+            let status = answer.status();
+            assert!(status == 200, "{run} after {last:?}: {status}: {}", answer.text().await.unwrap_or_default());
             let mut stream = answer.bytes_stream().eventsource();
             while let Some(Ok(event)) = stream.next().await {
                 if event.id.is_empty() || event.data.is_empty() {

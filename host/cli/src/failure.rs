@@ -14,11 +14,17 @@ use agent_host_server::{BindError, ServeError};
 pub(crate) struct Failure {
     code: String,
     message: String,
+    exit_code: u8,
 }
 
 impl Failure {
     pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into() }
+        Self { code: code.into(), message: message.into(), exit_code: 1 }
+    }
+
+    /// The failure of a process that ends with another exit code.
+    pub(crate) fn exiting_with(self, exit_code: u8) -> Self {
+        Self { exit_code, ..self }
     }
 
     pub(crate) fn code(&self) -> &str {
@@ -39,6 +45,11 @@ pub(crate) fn message(error: &anyhow::Error) -> String {
             format!("{message}: {text}")
         }
     })
+}
+
+/// The exit code of the process.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    error.downcast_ref().map_or(1, |failure: &Failure| failure.exit_code)
 }
 
 /// The code of a failure: the first in the chain that has one.

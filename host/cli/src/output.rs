@@ -72,7 +72,7 @@ impl Output {
             text.push_str(&format!(" {message}"));
             complain(&text.render(&io::stderr()));
         }
-        ExitCode::FAILURE
+        failure::exit_code(error).into()
     }
 }
 

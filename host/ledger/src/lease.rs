@@ -1,6 +1,7 @@
 //! The lease of a host that has taken over partitions of a cluster: until when it may act, by its own clock.
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,9 +17,27 @@ use crate::error::LedgerError;
 /// and what has begun needs some time to end.
 const MARGIN: Duration = Duration::from_secs(2);
 
+/// The reason for which a host does not own a partition any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseEnd {
+    /// Another host has the partition, or may take it: no effect may begin any more.
+    Over(String),
+    /// The database has lost batches that the copy of this host has. No host takes the partition until an operator has put them back. The
+    /// host has time to end in good order, so that its copies of other partitions, of which batches may be lost too, are in their files.
+    LostCommits(String),
+}
+
+impl fmt::Display for LeaseEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Over(reason) | Self::LostCommits(reason)) = self;
+        f.write_str(reason)
+    }
+}
+
 /// Called once, with the reason for which the lease is over, before anybody is told so: a hook that ends the process leaves no call an answer.
 /// It must not use the ledger.
-type EndHook = Box<dyn FnOnce(&str) + Send>;
+type EndHook = Box<dyn FnOnce(&LeaseEnd) + Send>;
 
 /// The time for which a host may act, which its heartbeat renews.
 pub(crate) struct LeaseTime {
@@ -64,7 +83,7 @@ pub(crate) struct Lease {
 
 #[derive(Default)]
 struct EndState {
-    reason: Option<String>,
+    reason: Option<LeaseEnd>,
     hook: Option<EndHook>,
 }
 
@@ -138,29 +157,29 @@ impl Lease {
     /// An error where the host may not act.
     pub(crate) fn check(&self) -> Result<(), LedgerError> {
         if self.left().is_zero() {
-            self.end("the database has not renewed the lease of this host in time");
+            self.end(LeaseEnd::Over("the database has not renewed the lease of this host in time".to_owned()));
         }
         match &self.ended.lock().reason {
-            Some(reason) => Err(LedgerError::unavailable(reason)),
+            Some(reason) => Err(LedgerError::unavailable(reason.to_string())),
             None => Ok(()),
         }
     }
 
     /// The host does not own the ledger any more. The first reason counts.
-    pub(crate) fn end(&self, reason: &str) {
+    pub(crate) fn end(&self, reason: LeaseEnd) {
         let mut ended = self.ended.lock();
         if ended.reason.is_some() {
             return;
         }
-        ended.reason = Some(reason.to_owned());
         // Under the lock, on which everybody waits who asks whether the host may act.
         if let Some(hook) = ended.hook.take() {
-            hook(reason);
+            hook(&reason);
         }
+        ended.reason = Some(reason);
     }
 
     /// The reason for which it is over.
-    pub(crate) fn ended(&self) -> Option<String> {
+    pub(crate) fn ended(&self) -> Option<LeaseEnd> {
         self.ended.lock().reason.clone()
     }
 }
@@ -185,7 +204,7 @@ mod tests {
         std::thread::sleep(left + Duration::from_millis(2));
         assert!(lease.check().is_err());
         time.renew(now_ms());
-        lease.end("again");
+        lease.end(LeaseEnd::Over("again".to_owned()));
         assert!(lease.check().unwrap_err().to_string().contains("has not renewed"));
         assert_eq!((calls.load(Ordering::Relaxed), lease.epoch()), (1, 3));
     }
@@ -205,7 +224,7 @@ mod tests {
             }),
         );
         let ending = Arc::clone(&lease);
-        let ending = std::thread::spawn(move || ending.end("taken over"));
+        let ending = std::thread::spawn(move || ending.end(LeaseEnd::Over("taken over".to_owned())));
         has_begun.recv().unwrap();
         let (told, is_told) = std::sync::mpsc::channel();
         let asking = std::thread::spawn(move || told.send(lease.check().is_err()).unwrap());
@@ -219,9 +238,9 @@ mod tests {
     #[test]
     fn a_lease_that_ended_before_it_was_taken_ends_what_takes_it() {
         let lease = Lease::new(Arc::new(LeaseTime::new(Duration::from_secs(10))));
-        lease.end("taken over");
+        lease.end(LeaseEnd::Over("taken over".to_owned()));
         let (sent, got) = std::sync::mpsc::channel();
         lease.take(1, Box::new(move |reason| sent.send(reason.to_owned()).unwrap()));
-        assert_eq!(got.recv().unwrap(), "taken over");
+        assert_eq!(got.recv().unwrap(), LeaseEnd::Over("taken over".to_owned()));
     }
 }

@@ -92,6 +92,7 @@ pub use cluster_error::ClusterError;
 pub use error::{LedgerError, OpenError};
 pub use files::{Blob, BlobReader, BlobWriter};
 pub use handle::{Commit, Health, Ledger};
+pub use lease::LeaseEnd;
 pub use operation::PrunedSegments;
 pub use options::Options;
 pub use postgres::{PostgresError, PostgresServer};

@@ -143,6 +143,12 @@ impl Envelope {
         }
     }
 
+    /// The workspace that the event belongs to.
+    #[must_use]
+    pub fn workspace(&self) -> Option<&str> {
+        self.conversation.as_ref()?.workspace_id.as_deref()
+    }
+
     /// Checks what the shape alone does not say.
     ///
     /// # Errors

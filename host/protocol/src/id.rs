@@ -9,6 +9,8 @@ use utoipa::{
 };
 use uuid::Uuid;
 
+use crate::HashSlot;
+
 /// The reason why a text is no identifier of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -38,6 +40,12 @@ macro_rules! uuid_id {
             #[allow(clippy::new_without_default, reason = "a default id would hide that each one is different")]
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
+            }
+
+            /// A new id of what belongs to a workspace in this slot.
+            #[must_use]
+            pub fn in_slot(slot: HashSlot) -> Self {
+                Self(slot.new_uuid())
             }
 
             /// The 16 bytes under which the ledger keeps it.
@@ -246,7 +254,8 @@ mod tests {
 
     #[test]
     fn later_ids_sort_later() {
-        let ids: Vec<_> = (0..1000).map(|_| RunId::new()).collect();
+        let slots = ["a", "b", "c"].map(|workspace| HashSlot::of_workspace(Some(workspace)));
+        let ids: Vec<_> = (0..1000).map(|n| RunId::in_slot(slots[n % 3])).collect();
         assert!(ids.is_sorted());
     }
 

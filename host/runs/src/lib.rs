@@ -36,8 +36,8 @@ pub use agent_host_config::{
 };
 pub use agent_host_facts as facts;
 pub use agent_host_ledger::{
-    ClusterError, ClusterMember, ClusterOptions, CopyReader, DeletedData, EntryWrite, Idempotency, Ledger, Partition, Standby,
-    StandbyStatus, StandbyWatch,
+    ClusterError, ClusterMember, ClusterOptions, CopyReader, DeletedData, EntryWrite, Idempotency, LeaseEnd, Ledger, Partition,
+    Standby, StandbyStatus, StandbyWatch,
 };
 pub use agent_host_providers::{
     egress, key_set, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook,

@@ -15,13 +15,22 @@ use crate::{
     window::{Report, Window},
 };
 
-/// Keeps `in_flight` runs going, each on a connection of its own. With a history, each connection stays in one conversation,
-/// which has had so many runs before anything is counted; without, each run has a new conversation.
-pub(crate) async fn load(address: SocketAddr, pid: u32, load: Load, history: Option<usize>) -> anyhow::Result<Report> {
+/// Keeps `in_flight` runs going, each on a connection of its own to one of the addresses. With a history, each connection stays in one
+/// conversation, which has had so many runs before anything is counted; without, each run has a new conversation. With `workspaces`, each
+/// connection is for one of so many.
+pub(crate) async fn load(
+    addresses: &[SocketAddr],
+    pid: u32,
+    load: Load,
+    history: Option<usize>,
+    workspaces: Option<usize>,
+) -> anyhow::Result<Report> {
     let mut workers = Vec::with_capacity(load.in_flight);
-    for worker in 0..load.in_flight {
-        let connection = Connection::open(address).await?;
-        workers.push(Worker { connection, worker, turn: 0, has_history: history.is_some() });
+    for (worker, address) in (0..load.in_flight).zip(addresses.iter().cycle()) {
+        let connection = Connection::open(*address).await?;
+        // Connections to one address are for all of them.
+        let workspace = workspaces.map(|count| format!("workspace-{}", worker / addresses.len() % count));
+        workers.push(Worker { connection, worker, turn: 0, has_history: history.is_some(), workspace });
     }
     if let Some(runs) = history {
         try_join_all(workers.iter_mut().map(|worker| worker.prepare(runs))).await?;
@@ -36,6 +45,7 @@ struct Worker {
     worker: usize,
     turn: usize,
     has_history: bool,
+    workspace: Option<String>,
 }
 
 impl Worker {
@@ -58,8 +68,11 @@ impl Worker {
 
     async fn run(&mut self) -> anyhow::Result<()> {
         let conversation = echo::conversation(self.worker, if self.has_history { 0 } else { self.turn });
-        let body = event(echo::TEXT, &conversation);
-        let answer = self.connection.post("/api/v1/events", "prefer: wait=30\r\n", &body, 200).await?;
+        let workspace = self.workspace.as_deref();
+        let mut headers = "prefer: wait=30\r\n".to_owned();
+        headers.extend(workspace.map(|workspace| format!("x-workspace: {workspace}\r\n")));
+        let body = event_in(workspace, echo::TEXT, &conversation);
+        let answer = self.connection.post("/api/v1/events", &headers, &body, 200).await?;
         anyhow::ensure!(answer.contains("\"status\":\"completed\""), "a run did not complete: {answer}");
         self.turn += 1;
         Ok(())
@@ -68,9 +81,13 @@ impl Worker {
 
 /// A message with this text.
 pub(crate) fn event(text: &str, conversation: &str) -> String {
+    event_in(None, text, conversation)
+}
+
+fn event_in(workspace: Option<&str>, text: &str, conversation: &str) -> String {
     json!({
         "event_type": "message.received",
-        "conversation": { "conversation_id": conversation },
+        "conversation": { "workspace_id": workspace, "conversation_id": conversation },
         "actor": { "actor_type": "user", "actor_id": "bench" },
         "input": { "text": text },
     })

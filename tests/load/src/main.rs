@@ -65,6 +65,12 @@ enum Command {
         /// Keep each connection in one conversation, which has had so many runs before
         #[arg(long, value_name = "RUNS")]
         history: Option<usize>,
+        /// Addresses of further hosts of the cluster
+        #[arg(long, value_name = "ADDRESS")]
+        also: Vec<SocketAddr>,
+        /// Send the events of so many workspaces, as an operator
+        #[arg(long, value_name = "COUNT")]
+        workspaces: Option<usize>,
     },
     /// Echo runs of a host in this process
     InProcess {
@@ -503,7 +509,10 @@ fn main() -> anyhow::Result<()> {
 
 async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
     match command {
-        Command::Http { target, load, history } => print(&http::load(target.address, target.pid, load, history).await?),
+        Command::Http { target, load, history, also, workspaces } => {
+            let addresses = [&[target.address][..], &also].concat();
+            print(&http::load(&addresses, target.pid, load, history, workspaces).await?)
+        }
         Command::InProcess { config, load } => print(&in_process::load(Config::load(&config)?, load).await?),
         Command::CountEcho { config, batch } => print(&count::echo(Config::load(&config)?, batch, syscalls).await?),
         Command::CountAgui { config, batch } => print(&count::agui(Config::load(&config)?, batch, syscalls).await?),

@@ -41,11 +41,16 @@ const SENDERS: u64 = 16;
 const NIGHT_MS: u64 = 4 * 3_600_000;
 /// Time for so many runs to park.
 const PARKING: Duration = Duration::from_secs(600);
+/// Partitions that hosts share, the workspaces in them, and the time until each host has its share: it is given one after the other.
+const PARTITIONS: usize = 8;
+const WORKSPACES: &str = "32";
+const SHARING: Duration = Duration::from_secs(300);
 /// Time for a warm host to reach the active one, and for a takeover.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     rates(session)?;
+    shared_rates(session)?;
     forwarding(session)?;
     following(session)?;
     claims(session)?;
@@ -77,6 +82,37 @@ fn rates(session: &mut Session) -> anyhow::Result<()> {
     session.record(RATIO, rate / alone.number("runs_per_second")?)?;
     session.record(HOST, report.number("cpu_us_per_run")?)?;
     session.record(DATABASE, cores * 1e6 / rate)
+}
+
+/// Echo runs of workspaces, over HTTP: of one host by itself, of one that owns eight partitions, and of three that share them on the same
+/// cores.
+fn shared_rates(session: &mut Session) -> anyhow::Result<()> {
+    const ONE: [&str; 2] =
+        ["cluster.echo.http.256.eight_partitions.runs_per_second", "cluster.echo.http.256.eight_partitions.ratio"];
+    const THREE: [&str; 2] = ["cluster.echo.http.256.three_hosts.runs_per_second", "cluster.echo.http.256.three_hosts.ratio"];
+    if !session.wants(&[ONE[0], ONE[1], THREE[0], THREE[1]]) {
+        return Ok(());
+    }
+    let load = |session: &Session, host: &HostProcess, also: &[&Warm]| {
+        let mut arguments = vec!["--in-flight", "256", "--workspaces", WORKSPACES];
+        also.iter().for_each(|host| arguments.extend(["--also", host.url.trim_start_matches("http://")]));
+        echo::load(session, host, "http", &arguments)?.number("runs_per_second")
+    };
+    let host = echo::site(session, "cluster-shared-alone")?.start(session)?.host;
+    let alone = load(session, &host, &[])?;
+    host.kill();
+    let cluster = Cluster::of(session, "cluster-shared", Some(session.echo.clone()), binding("", echo::RUNNER), PARTITIONS)?;
+    let first = cluster.active(session, "cluster-shared")?;
+    cluster.is_shared_by(session, 1)?;
+    let rate = load(session, &first, &[])?;
+    session.record(ONE[0], rate)?;
+    session.record(ONE[1], rate / alone)?;
+    let others = [cluster.warm(session, "cluster-shared-1")?, cluster.warm(session, "cluster-shared-2")?];
+    cluster.is_shared_by(session, 3)?;
+    let rate = load(session, &first, &[&others[0], &others[1]])?;
+    first.kill();
+    session.record(THREE[0], rate)?;
+    session.record(THREE[1], rate / alone)
 }
 
 /// A small request to the active host, and by a warm one.
@@ -331,15 +367,38 @@ impl Cluster {
     }
 
     fn with(session: &Session, name: &str, component: Option<PathBuf>, config: String) -> anyhow::Result<Self> {
+        Self::of(session, name, component, config, 1)
+    }
+
+    fn of(session: &Session, name: &str, component: Option<PathBuf>, config: String, partitions: usize) -> anyhow::Result<Self> {
         let postgres = Postgres::start();
         postgres.create(DATABASE);
         let url = postgres.url(DATABASE).replace(&format!(":{PASSWORD}"), "");
         let cluster = Self { postgres, url, component, config };
         let site = cluster.site(session, &format!("{name}-init"), free_port())?;
         let mut init = Command::new(session.host_binary());
-        init.args(["cluster", "init", "--config", &site.config()]).envs(environment());
+        init.args(["cluster", "init", "--partitions", &partitions.to_string(), "--config", &site.config()]).envs(environment());
         process::run(&mut init)?;
         Ok(cluster)
+    }
+
+    /// Waits until so many hosts own equal shares of the partitions.
+    fn is_shared_by(&self, session: &Session, hosts: usize) -> anyhow::Result<()> {
+        let (site, began) = (self.site(session, &format!("cluster-status-{hosts}"), free_port())?, Instant::now());
+        loop {
+            let mut command = Command::new(session.host_binary());
+            command.args(["cluster", "status", "--json", "--config", &site.config()]).envs(environment());
+            let status: Value = serde_json::from_str(&process::output(&mut command)?)?;
+            let shares = status.get("hosts").and_then(Value::as_array).context("no hosts")?.iter();
+            let shares: Vec<_> =
+                shares.map(|host| host.pointer("/partitions").and_then(Value::as_array).map_or(0, Vec::len)).collect();
+            let is_equal = shares.iter().all(|share| (PARTITIONS / hosts..=PARTITIONS.div_ceil(hosts)).contains(share));
+            if shares.len() == hosts && is_equal && shares.iter().sum::<usize>() == PARTITIONS {
+                return Ok(());
+            }
+            anyhow::ensure!(began.elapsed() < SHARING, "the hosts do not share the partitions: {shares:?}");
+            thread::sleep(Duration::from_millis(500));
+        }
     }
 
     fn postgres_id(&self) -> anyhow::Result<u32> {

@@ -7,11 +7,13 @@ use std::{
 
 use agent_host_config::Config;
 use agent_host_ledger::OpenError;
-use agent_host_runs::{ClusterMember, Host, HostError, HostProcess, Ledger, Partition, Standby, StartError, cluster_secret};
+use agent_host_runs::{
+    ClusterMember, Host, HostError, HostProcess, LeaseEnd, Ledger, Partition, Standby, StartError, cluster_secret,
+};
 use agent_host_server::{ActivePartition, ClusterListeners, ClusterPartition};
 use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
+    sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
@@ -20,7 +22,7 @@ use super::{
     serve::{ENDING, GRACE, Harnesses, ReloadSource, end, end_at_once, say_listening, warn_without_keys, write_address},
     standby::{LEASE_LOST, unless_in_use},
 };
-use crate::{address::AddressFile, output::Output, settings::local_url, signals::Signals};
+use crate::{address::AddressFile, failure::Failure, output::Output, settings::local_url, signals::Signals};
 
 /// Runs of a partition that is given to another host have so long to end: they go on there, and clients wait meanwhile.
 const HANDOVER_GRACE: Duration = Duration::from_millis(500);
@@ -63,7 +65,7 @@ async fn follow_all(config: &Config) -> Result<Option<(ClusterMember, Vec<Standb
 /// The listeners see what the standby learns.
 fn begin_to_follow(standby: Standby, partition: &ClusterPartition) -> Standby {
     let standby = standby.shown_by(partition.watch());
-    partition.follow(standby.reader());
+    partition.follow();
     standby
 }
 
@@ -167,10 +169,11 @@ impl Service {
         let mut standby = standby;
         loop {
             self.follow_keys(&standby);
-            let Some(ledger) = self.until_owned(standby).await? else { return Ok(()) };
+            let (lost, is_lost) = oneshot::channel();
+            let Some(ledger) = self.until_owned(standby, lost).await? else { return Ok(()) };
             let Some(process) = self.started().await else { return Ok(()) };
             let host = process.open(ledger, self.partition).await?;
-            if !self.serve(host).await? {
+            if !self.serve(host, is_lost).await? {
                 return Ok(());
             }
             let Some(again) = self.open_again(&process.config()).await? else { return Ok(()) };
@@ -204,21 +207,27 @@ impl Service {
         }
     }
 
-    /// Follows until the partition is this host's. `None` where the host ends.
-    async fn until_owned(&self, standby: Standby) -> anyhow::Result<Option<Ledger>> {
+    /// Follows until the partition is this host's. `None` where the host ends. `lost` hears that the database has lost batches.
+    async fn until_owned(&self, standby: Standby, lost: oneshot::Sender<String>) -> anyhow::Result<Option<Ledger>> {
         let stopping = self.stopping.clone();
         let owning = tokio::task::spawn_blocking(move || {
             standby.activate(
                 || stopping.is_cancelled(),
-                // At once, whatever else is under way: no effect may begin any more.
-                |_| std::process::exit(LEASE_LOST),
+                |end| match end {
+                    LeaseEnd::LostCommits(reason) => drop(lost.send(reason.clone())),
+                    // At once, whatever else is under way: no effect may begin any more.
+                    _ => std::process::exit(LEASE_LOST.into()),
+                },
             )
         });
         Ok(owning.await??)
     }
 
     /// Serves until the host ends, or gives the partition away: true.
-    async fn serve(&self, host: Host) -> anyhow::Result<bool> {
+    ///
+    /// # Errors
+    /// Where the database has lost batches, which ends the host.
+    async fn serve(&self, host: Host, is_lost: oneshot::Receiver<String>) -> anyhow::Result<bool> {
         if self.partition.is_first() {
             warn_without_keys(&host);
         }
@@ -237,14 +246,18 @@ impl Service {
             () = self.stopping.cancelled() => {
                 // While it can still be told from a stream that has come to its end.
                 departure.end();
-                (false, GRACE)
+                (Ok(false), GRACE)
+            }
+            Ok(reason) = is_lost => {
+                departure.end();
+                (Err(Failure::new("engine_lost_commits", reason).exiting_with(LEASE_LOST).into()), Duration::ZERO)
             }
             () = is_to_give_way(&host) => {
                 if self.partition.is_only() {
                     self.output.remark("drained: another host of the cluster takes the ledger");
                 }
                 departure.hand_over().await;
-                (true, HANDOVER_GRACE)
+                (Ok(true), HANDOVER_GRACE)
             }
         };
         let closing = end(host.close(grace));
@@ -254,7 +267,7 @@ impl Service {
         }
         active.end();
         self.note_left();
-        Ok(goes_on)
+        goes_on
     }
 
     /// The coding agents of the configuration take runs of the first partition.

@@ -9,7 +9,7 @@ use agent_host_runs::{Host, Ledger, Standby, StartError};
 use crate::failure::Failure;
 
 /// The exit code of a host that does not hold the ledger any more: whoever watches over it starts it again, as a warm one.
-pub(crate) const LEASE_LOST: i32 = 75;
+pub(crate) const LEASE_LOST: u8 = 75;
 
 /// A host that was killed a moment ago may leave a process, which it was about to start, with the ledger open for as long.
 const LEFT_OPEN: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub(super) async fn take_now(config: &Config) -> anyhow::Result<Option<Ledger>> 
     let (watch, began) = (standby.watch(), Instant::now());
     let watched = watch.clone();
     let is_stopped = move || watched.status().active.is_some() || began.elapsed() > ALONE;
-    let taking = tokio::task::spawn_blocking(move || standby.activate(is_stopped, |_| std::process::exit(LEASE_LOST)));
+    let taking = tokio::task::spawn_blocking(move || standby.activate(is_stopped, |_| std::process::exit(LEASE_LOST.into())));
     let taken = taking.await??;
     match watch.status().problem {
         Some(problem) if taken.is_none() => Err(Failure::new("cluster", problem).into()),

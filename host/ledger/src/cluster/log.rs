@@ -16,7 +16,7 @@ use crate::{
     cluster::{loss::mark, ownership::Ownership, session::Session},
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
-    lease::Lease,
+    lease::{Lease, LeaseEnd},
     postgres::{Param, PostgresError, PostgresServer},
     store::{AppendError, Log},
 };
@@ -183,8 +183,8 @@ pub(crate) struct PostgresLog {
 
 impl Drop for PostgresLog {
     fn drop(&mut self) {
-        if let Some(reason) = &self.lost {
-            self.lease.end(reason);
+        if let Some(reason) = self.lost.take() {
+            self.lease.end(LeaseEnd::LostCommits(reason));
         }
     }
 }
@@ -229,7 +229,7 @@ impl PostgresLog {
                         Some((Err(error), _)) => error.to_string(),
                         None => return Err(self.lost_commits()),
                     };
-                    self.lease.end(&reason);
+                    self.lease.end(LeaseEnd::Over(reason.clone()));
                     return Err(AppendError::Lost(LedgerError::unavailable(reason)));
                 }
                 Err(error) => {

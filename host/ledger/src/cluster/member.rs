@@ -29,7 +29,7 @@ use crate::{
     cluster_error::ClusterError,
     error::OpenError,
     files::{Disk, DiskNeed},
-    lease::{Lease, LeaseTime, now_ms},
+    lease::{Lease, LeaseEnd, LeaseTime, now_ms},
     options::Options,
     postgres::{Param, PostgresError, PostgresServer},
     store::io_error,
@@ -401,7 +401,7 @@ impl Heart {
         let Some(row) = rows.first() else { return Ok(()) };
         if row.number(0)? == 0 {
             let reason = "another process of this host has joined the cluster, or its row was removed";
-            held.iter().for_each(|(_, lease, _)| lease.end(reason));
+            held.iter().for_each(|(_, lease, _)| lease.end(LeaseEnd::Over(reason.to_owned())));
             return Ok(());
         }
         let (drained, hosts) = (row.flag(4)?, row.text(5)?.unwrap_or_default());
@@ -414,7 +414,7 @@ impl Heart {
             let settled = self.settled.count(partition, is_mine && is_anothers);
             let Some((_, lease, held)) = held.iter().find(|(held, _, epoch)| *held == partition && *epoch > 0) else { continue };
             if !is_mine || epoch != *held {
-                lease.end(&format!("another host has taken over the ledger with epoch {epoch}"));
+                lease.end(LeaseEnd::Over(format!("another host has taken over the ledger with epoch {epoch}")));
             } else if settled && may_move {
                 tracing::info!(partition, "a partition moves to the host of the cluster that is to have it");
                 lease.set_moving();

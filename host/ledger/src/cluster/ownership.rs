@@ -58,8 +58,11 @@ const TAKE: &str = "with taken as (update agent_host.partitions set epoch = epoc
     undrained as (update agent_host.hosts set drained = false where host_id = $1::text and drained and exists (select 1 from taken)) \
     select epoch from taken";
 
+/// The partition is given back only where the log has the last batch of the copy, or the mark of its loss is there: nobody is to take it without
+/// what its owner has committed.
 const GIVE_BACK: &str = "update agent_host.partitions set owner = null, incarnation = null \
-    where owner = $1::text and incarnation = $2::int8 and p = $3::int8 and epoch = $4::int8";
+    where owner = $1::text and incarnation = $2::int8 and p = $3::int8 and epoch = $4::int8 and (lost_batch is not null or $5::int8 = 0 \
+    or exists (select 1 from agent_host.log l where l.p = $3::int8 and l.seq = $5::int8 and l.epoch = $6::int8)) returning epoch";
 
 const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
     where application_name = $1::text and pid <> pg_backend_pid()";
@@ -84,6 +87,8 @@ pub(crate) struct Ownership {
     owner: Mutex<Owner>,
     /// The epoch with which this host has taken the partition; 0 while it has not.
     taken: AtomicU64,
+    /// The copy of the owner, and its end.
+    copy: Option<(CopyEnd, Arc<Mutex<Position>>)>,
     /// The time from which on nobody held the partition.
     free_since: Mutex<Option<Instant>>,
 }
@@ -98,8 +103,14 @@ impl Ownership {
             lease,
             owner: Mutex::default(),
             taken: AtomicU64::new(0),
+            copy: None,
             free_since: Mutex::default(),
         }
+    }
+
+    /// This host begins to write to its copy, which ends where `position` says.
+    pub(crate) fn note_copy(&mut self, copy: CopyEnd, position: Arc<Mutex<Position>>) {
+        self.copy = Some((copy, position));
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease> {
@@ -215,6 +226,23 @@ impl Ownership {
     pub(crate) fn server(&self) -> &PostgresServer {
         &self.member.server
     }
+
+    /// Gives the partition back. Where the log lost batches of the copy, the mark of that is left first.
+    fn give_back(&self, session: &mut Session, epoch: u64) -> Result<(), ClusterError> {
+        let position = self.copy.as_ref().map(|(_, position)| *position.lock()).unwrap_or_default();
+        let Member { host_id, incarnation, server, .. } = &*self.member;
+        let me = [Param::Text(host_id), Param::number(*incarnation), Param::Int(self.partition), Param::number(epoch)];
+        let [host, incarnation, partition, epoch] = me;
+        let owned = [host, incarnation, partition, epoch, Param::number(position.last), Param::number(position.epoch)];
+        if session.query_again(GIVE_BACK, &owned)?.is_empty()
+            && let Some((copy, _)) = &self.copy
+            && let Err(error) = copy.check(session, server, position)
+        {
+            tracing::error!(%error, "the database has lost batches");
+            session.query_again(GIVE_BACK, &owned)?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Ownership {
@@ -229,10 +257,7 @@ impl Drop for Ownership {
         let mut session = self.session(Duration::from_secs(1));
         // The next owner ends the sessions of this one only where it knows of it.
         let _ = session.query_again(TERMINATE, &[Param::Text(&self.session_name())]);
-        let me = [Param::Text(&self.member.host_id), Param::number(self.member.incarnation)];
-        let [host, incarnation] = me;
-        let given_back = session.query_again(GIVE_BACK, &[host, incarnation, Param::Int(self.partition), Param::number(epoch)]);
-        if let Err(error) = given_back {
+        if let Err(error) = self.give_back(&mut session, epoch) {
             tracing::warn!(%error, "the ledger could not be given back: another host takes it over when the lease is over");
         }
     }

@@ -20,6 +20,7 @@ use crate::{
     cluster_error::ClusterError,
     error::{LedgerError, OpenError},
     handle::{ClusterParts, Ledger, Opening},
+    lease::LeaseEnd,
     options::Options,
     rows::CopyReader,
     store::{WriteError, io_error, part_room, real_files},
@@ -143,15 +144,15 @@ impl Standby {
     }
 
     /// Follows the log until nobody holds the ledger, and takes it over. `None` when `is_stopped` says that the host ends; the copy is
-    /// closed then. `on_lost` is called when the host, once active, may not act any more: it must end the process, so that no
-    /// effect begins. Blocks meanwhile.
+    /// closed then. `on_lost` is called when the host, once active, may not act any more: where the lease is [`LeaseEnd::Over`] it must end
+    /// the process, so that no effect begins. Blocks meanwhile.
     ///
     /// # Errors
     /// [`OpenError`] where the host cannot follow any more. A database that is away is waited for.
     pub fn activate(
         mut self,
         is_stopped: impl Fn() -> bool,
-        on_lost: impl FnOnce(&str) + Send + 'static,
+        on_lost: impl FnOnce(&LeaseEnd) + Send + 'static,
     ) -> Result<Option<Ledger>, OpenError> {
         loop {
             if is_stopped() {
@@ -159,7 +160,7 @@ impl Standby {
                 return Ok(None);
             }
             if let Some(reason) = self.ownership.lease().ended() {
-                return Err(OpenError::Ledger(LedgerError::unavailable(reason)));
+                return Err(OpenError::Ledger(LedgerError::unavailable(reason.to_string())));
             }
             let pause = match self.follow_or_take() {
                 Ok(Some(epoch)) => return self.begin(epoch, on_lost).map(Some),
@@ -249,13 +250,14 @@ impl Standby {
     }
 
     /// Starts the writer.
-    fn begin(self, epoch: u64, on_lost: impl FnOnce(&str) + Send + 'static) -> Result<Ledger, OpenError> {
+    fn begin(mut self, epoch: u64, on_lost: impl FnOnce(&LeaseEnd) + Send + 'static) -> Result<Ledger, OpenError> {
         let failing = self.opening.failing();
-        let hook = move |reason: &str| {
-            tracing::error!(reason, "this host does not hold the ledger any more");
-            on_lost(reason);
-            failing(reason);
+        let hook = move |end: &LeaseEnd| {
+            tracing::error!(reason = %end, "this host does not hold the ledger any more");
+            on_lost(end);
+            failing(&end.to_string());
         };
+        self.ownership.note_copy(self.copy, self.position.clone());
         let (lease, partition) = (Arc::clone(self.ownership.lease()), self.place.partition);
         lease.take(epoch, Box::new(hook));
         let batch = self.position.lock().last;

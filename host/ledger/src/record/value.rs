@@ -1,6 +1,8 @@
 //! Values kept by name or id: state, storage, entries and artifacts.
 
-use agent_host_protocol::{EventId, RunId, Timestamp, artifact::ArtifactMetadata, grant::ConversationKey, message::ArtifactRef};
+use agent_host_protocol::{
+    EventId, HashSlot, RunId, Timestamp, artifact::ArtifactMetadata, grant::ConversationKey, message::ArtifactRef,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -154,11 +156,11 @@ pub struct ArtifactRecord {
     pub source: String,
 }
 
-/// An id for a new artifact: a UUIDv7, so ids of later artifacts sort later.
+/// An id for a new artifact of a workspace: a UUIDv7, so ids of later artifacts sort later.
 #[must_use]
-pub fn new_artifact_id() -> String {
+pub fn new_artifact_id(workspace: &str) -> String {
     // Every id of the protocol is one; this one belongs to no event.
-    EventId::new().to_string()
+    EventId::in_slot(HashSlot::of_workspace(Some(workspace))).to_string()
 }
 
 impl ArtifactRecord {

@@ -2,7 +2,6 @@
 
 use std::{ops::Bound, sync::Arc};
 
-use agent_host_protocol::{EventId, RunId};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -38,34 +37,6 @@ impl CopyReader {
     #[must_use]
     pub fn last_batch(&self) -> Option<u64> {
         self.0.current().map(|view| view.last())
-    }
-
-    /// True if a run, an event or an artifact has this id.
-    ///
-    /// # Errors
-    /// Fails if the copy is damaged or closed.
-    pub fn has(&self, id: &str) -> Result<bool, LedgerError> {
-        let reader = self.reader()?;
-        if let Ok(run) = id.parse::<RunId>()
-            && reader.run_no(run)?.is_some()
-        {
-            return Ok(true);
-        }
-        if let Ok(event) = id.parse::<EventId>()
-            && reader.event(event)?.is_some()
-        {
-            return Ok(true);
-        }
-        let is_there = |_: &[u8]| Ok(());
-        Ok(!id.is_empty() && reader.get(Table::Artifacts, id.as_bytes(), is_there)?.is_some())
-    }
-
-    /// The value of an entry.
-    ///
-    /// # Errors
-    /// Fails if the copy is damaged or closed.
-    pub fn entry(&self, key: &str) -> Result<Option<Box<RawValue>>, LedgerError> {
-        self.reader()?.entry(key)
     }
 
     /// Entries whose keys begin with `prefix`, in the order of their keys, after `after`: at most `limit`.

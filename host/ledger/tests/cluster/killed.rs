@@ -206,7 +206,7 @@ async fn an_owner_without_its_database_ends_with_its_lease() {
     let url = postgres.url(&database);
     let (lost, told) = std::sync::mpsc::channel();
     let standby = Standby::join(host_options(dir.path()), &member(&url, "a:1")).unwrap();
-    let ledger = standby.activate(|| false, move |reason| drop(lost.send(reason.to_owned()))).unwrap().unwrap();
+    let ledger = standby.activate(|| false, move |end| drop(lost.send(end.to_string()))).unwrap().unwrap();
     let run = new_run(&ledger).await;
     postgres.kill();
     let killed = Instant::now();

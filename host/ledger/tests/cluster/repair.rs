@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::mpsc::channel, time::Duration};
 
-use agent_host_ledger::{ClusterError, Ledger, LostBatch, OpenError, Repair, RepairedCluster, Standby, repair_cluster};
+use agent_host_ledger::{ClusterError, LeaseEnd, Ledger, LostBatch, OpenError, Repair, RepairedCluster, Standby, repair_cluster};
 
 use crate::{
     common::{
@@ -105,7 +105,30 @@ async fn what_a_promoted_standby_lacks_is_put_back_from_a_copy() {
     assert!(matches!(error, OpenError::Cluster(ClusterError::NothingLost { .. })), "{error}");
 }
 
-/// The hook of an owner, which ends the process, comes before any caller is told; what the owner had in memory is in its files then.
+/// An owner that has written nothing since the database lost a batch, and that gives the ledger back: no host takes it with a copy that has
+/// less.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_ends_notices_what_the_database_lost() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let database = cluster(shared());
+    let url = shared().url(&database);
+    let ledger = active(a.path(), &url, "a:1");
+    let run = new_run(&ledger).await.run.run_id;
+    let last = last_batch(shared(), &database);
+    lose_after(&database, last - 1);
+    ledger.close().await.unwrap();
+    assert_eq!(lost(&url), Some(LostBatch { batch: last, host: "a:1".to_owned() }));
+    let other = Warm::start(b.path(), &url, "b:1");
+    until("the host waits for the repair", || {
+        other.watch.status().problem.is_some_and(|problem| problem.contains("engine_lost_commits"))
+    });
+    other.stop();
+    repair(&url, a.path(), Repair::Whole).unwrap();
+    let ledger = active(b.path(), &url, "b:1");
+    assert!(ledger.run(run).unwrap().is_some());
+}
+
+/// The hook of an owner comes before any caller is told; what the owner had in memory is in its files then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_told_of_lost_batches_before_the_owner_has_ended() {
     let dir = tempfile::tempdir().unwrap();
@@ -113,8 +136,8 @@ async fn nobody_is_told_of_lost_batches_before_the_owner_has_ended() {
     let url = shared().url(&database);
     let standby = Standby::join(host_options(dir.path()), &member(&url, "a:1")).unwrap();
     let ((ends, has_ended), (go_on, may_go_on)) = (channel(), channel::<()>());
-    let hook = move |reason: &str| {
-        ends.send(reason.to_owned()).unwrap();
+    let hook = move |end: &LeaseEnd| {
+        ends.send(end.clone()).unwrap();
         may_go_on.recv().unwrap();
     };
     let ledger = standby.activate(|| false, hook).unwrap().unwrap();
@@ -125,8 +148,8 @@ async fn nobody_is_told_of_lost_batches_before_the_owner_has_ended() {
         tokio::spawn(async move { ledger.accept(accept(event(), Vec::new())).await })
     };
     let mut waiting = vec![accepting(&ledger)];
-    let reason = tokio::task::spawn_blocking(move || has_ended.recv().unwrap()).await.unwrap();
-    assert!(reason.contains("engine_lost_commits"), "{reason}");
+    let end = tokio::task::spawn_blocking(move || has_ended.recv().unwrap()).await.unwrap();
+    assert!(matches!(&end, LeaseEnd::LostCommits(reason) if reason.contains("engine_lost_commits")), "{end}");
     waiting.push(accepting(&ledger));
     let reader = ledger.clone();
     let reading = tokio::task::spawn_blocking(move || reader.run(run).map(|record| record.is_some()));

@@ -157,7 +157,7 @@ async fn a_replaced_owner_commits_nothing_and_gives_the_ledger_up() {
     let url = shared().url(&database);
     let (lost, told) = mpsc::channel();
     let standby = Standby::join(host_options(dir.path()), &member(&url, "a:1")).unwrap();
-    let ledger = standby.activate(|| false, move |reason| drop(lost.send(reason.to_owned()))).unwrap().unwrap();
+    let ledger = standby.activate(|| false, move |end| drop(lost.send(end.to_string()))).unwrap().unwrap();
     let run = new_run(&ledger).await;
     // Whatever clocks do: only the number of the batch protects what the new owner writes.
     shared().sql(&database, "update agent_host.partitions set owner = null");

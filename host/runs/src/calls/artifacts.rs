@@ -130,16 +130,16 @@ impl RunArtifacts {
         source: &str,
     ) -> Result<ArtifactRef, ApiError> {
         let blob = blocking(move || writer.finish()).await?;
-        let at = time::now();
+        let (at, scope) = (time::now(), self.scope());
         let record = ArtifactRecord {
-            artifact_id: new_artifact_id(),
+            artifact_id: new_artifact_id(&scope.workspace),
             sha256: blob.sha256.clone(),
             size: blob.size,
             media_type,
             name,
             created_at: at,
             expires_at: None,
-            scope: self.scope(),
+            scope,
             source: source.to_owned(),
         };
         let reference = record.reference();

@@ -12,7 +12,7 @@ use agent_host_ledger::{
     new_artifact_id,
 };
 use agent_host_protocol::{
-    Event, EventId, Run, RunId, RunStatus, RunnerId,
+    Event, EventId, HashSlot, Run, RunId, RunStatus, RunnerId,
     context::Delivery,
     encoded::json_len,
     event::Envelope,
@@ -190,7 +190,7 @@ impl Intake {
     ) -> Result<AcceptedEvent, HostError> {
         self.runs.check_running()?;
         envelope.check().map_err(HostError::Invalid)?;
-        self.check_workspace(envelope.conversation.as_ref().and_then(|conversation| conversation.workspace_id.as_deref()))?;
+        self.check_workspace(envelope.workspace())?;
         if !self.shared.plugins.is_settled() {
             let deadline = self.runner_deadline();
             for plan in &plans {
@@ -252,7 +252,8 @@ impl Intake {
         }
         let envelope = self.with_known_artifacts(envelope)?;
         let (envelope, payload) = self.with_small_payload(envelope).await?;
-        Ok((Arc::new(Event { event_id: EventId::new(), received_at: time::now(), envelope }), payload))
+        let event_id = EventId::in_slot(HashSlot::of_workspace(envelope.workspace()));
+        Ok((Arc::new(Event { event_id, received_at: time::now(), envelope }), payload))
     }
 
     /// Plans the runs of an event, and checks that each may be created.
@@ -351,7 +352,7 @@ impl Intake {
         if envelope.artifacts().next().is_none() {
             return Ok(envelope);
         }
-        let workspace = envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone()).unwrap_or_default();
+        let workspace = envelope.workspace().unwrap_or_default().to_owned();
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         for artifact in envelope.artifacts_mut() {
             *artifact = known_artifact(&self.ledger, artifact, &workspace, conversation.as_ref())?;
@@ -381,8 +382,9 @@ impl Intake {
         });
         let blob = written.await.map_err(|error| internal(error.to_string()))??;
         let conversation = envelope.conversation.as_ref();
+        let workspace = envelope.workspace().unwrap_or_default().to_owned();
         let record = ArtifactRecord {
-            artifact_id: new_artifact_id(),
+            artifact_id: new_artifact_id(&workspace),
             sha256: blob.sha256.clone(),
             size: blob.size,
             media_type: "application/json".to_owned(),
@@ -390,7 +392,7 @@ impl Intake {
             created_at: time::now(),
             expires_at: None,
             scope: ArtifactScope {
-                workspace: conversation.and_then(|it| it.workspace_id.clone()).unwrap_or_default(),
+                workspace,
                 conversation: conversation.and_then(ConversationKey::of),
                 run_id: None,
                 binding_id: None,
@@ -495,7 +497,7 @@ pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, run
     spans::note(&mut metadata);
     let [conversation_id, thread_id, workspace_id, bot_id] = conversation_ids(event.envelope.conversation.as_ref());
     Run {
-        run_id: RunId::new(),
+        run_id: RunId::in_slot(HashSlot::of_workspace(workspace_id.as_deref())),
         parent_run_id: None,
         retry_of: None,
         execution: terms.execution,

@@ -92,7 +92,7 @@ impl Intake {
     ) -> Result<RunId, HostError> {
         let workspace = conversation.as_ref().and_then(|it| it.workspace_id.clone()).unwrap_or_default();
         let record = ArtifactRecord {
-            artifact_id: new_artifact_id(),
+            artifact_id: new_artifact_id(&workspace),
             sha256: blob.sha256.clone(),
             size: blob.size,
             media_type: NATIVE_LINES.to_owned(),

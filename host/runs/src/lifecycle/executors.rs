@@ -12,8 +12,8 @@ use std::{
 use agent_host_config::{check_labels, is_name};
 use agent_host_ledger::{EntryWrite, Ledger};
 use agent_host_protocol::{
-    Principal, PrincipalKind, RunId, RunnerId, RunnerManifest, Scope, Timestamp, auth::EXECUTOR_PREFIX, encoded::json_len, hex,
-    limits::is_shallow, time,
+    HashSlot, Principal, PrincipalKind, RunId, RunnerId, RunnerManifest, Scope, Timestamp, auth::EXECUTOR_PREFIX,
+    encoded::json_len, hex, limits::is_shallow, time,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{Stream, stream};
@@ -363,7 +363,7 @@ impl Runs {
         if self.executors.0.lock().len() >= MAX_EXECUTORS {
             return Err(HostError::Conflict(format!("{MAX_EXECUTORS} executors are registered: deregister some")));
         }
-        let id: String = hex::encode(&random::<8>()?);
+        let id = format!("{}{}", hex::encode(&random::<7>()?), HashSlot::of_workspace(workspace.as_deref()));
         let credential = format!("{EXECUTOR_PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
         let Registration { name, version, runner_ids, queues, labels, slots, capabilities, manifests } = registration;
         let manifests = self.judged(manifests, workspace.as_deref())?;

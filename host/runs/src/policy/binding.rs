@@ -252,7 +252,7 @@ impl Binding {
             skills: library.skills,
             skill_files: library.skill_files,
             static_refs,
-            workspace: envelope.conversation.as_ref().and_then(|conversation| conversation.workspace_id.clone()),
+            workspace: envelope.workspace().map(ToOwned::to_owned),
             runner_id: self.config.runner.clone(),
             binding_id: self.config.id.clone(),
             component: runner.map(|runner| runner.component().to_owned()).unwrap_or_default(),

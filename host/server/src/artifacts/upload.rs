@@ -122,7 +122,7 @@ pub(crate) async fn create_artifact(app: &App, writer: BlobWriter, new: NewUploa
     let blob = blocking(move || writer.finish()).await?;
     let now = time::now();
     let record = ArtifactRecord {
-        artifact_id: new_artifact_id(),
+        artifact_id: new_artifact_id(&scope.workspace),
         sha256: blob.sha256.clone(),
         size: blob.size,
         media_type,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use agent_host_config::Config;
-use agent_host_runs::{CopyReader, HostProcess, StandbyWatch, secret::Secret};
+use agent_host_runs::{HostProcess, StandbyWatch, secret::Secret};
 use axum::{
     Router,
     extract::{Request, State},
@@ -56,7 +56,7 @@ pub struct ClusterListeners {
     closing: CancellationToken,
 }
 
-/// A partition as this host knows it: its owner, the way to that, and the copy of this host. Cheap to clone.
+/// A partition as this host knows it: its owner, and the way to that. Cheap to clone.
 #[derive(Clone)]
 pub struct ClusterPartition(Arc<PartitionState>);
 
@@ -67,7 +67,6 @@ struct PartitionState {
     source: Arc<OwnerSource>,
     owner: OwnerWatch,
     forwarder: Option<Forwarder>,
-    copy: Mutex<Option<CopyReader>>,
     /// Following the owner.
     following: Mutex<Vec<AbortOnDropHandle<()>>>,
     shares: ProcessShares,
@@ -82,8 +81,7 @@ impl std::fmt::Debug for ClusterPartition {
 
 impl ClusterPartition {
     /// Follows the owner: the standby of this host says who that is. To be called when this host begins to follow the partition, also again.
-    pub fn follow(&self, copy: CopyReader) {
-        *self.0.copy.lock() = Some(copy);
+    pub fn follow(&self) {
         let (source, standby, advertise) = (Arc::clone(&self.0.source), self.0.standby.clone(), self.0.advertise.clone());
         let mut following = vec![spawn(async move { source.follow(&standby, &advertise).await })];
         following.extend(self.0.forwarder.clone().map(|forwarder| spawn(probe(forwarder, self.0.owner.clone()))));
@@ -115,11 +113,6 @@ impl ClusterPartition {
 
     pub(super) fn forwarder(&self) -> Option<&Forwarder> {
         self.0.forwarder.as_ref()
-    }
-
-    /// The copy of this host; `None` before it is open.
-    pub(super) fn copy(&self) -> Option<CopyReader> {
-        self.0.copy.lock().clone()
     }
 
     /// Answers by the routes of this host from now on: it owns the partition.
@@ -225,7 +218,6 @@ impl ClusterListeners {
                 source: Arc::new(source),
                 owner,
                 forwarder,
-                copy: Mutex::default(),
                 following: Mutex::default(),
                 shares: shares.clone(),
                 closing: closing.clone(),
@@ -315,8 +307,8 @@ async fn answer(State(routes): State<ClientRoutes>, request: Request) -> Respons
     if let Some(answer) = routes.own.answer(&request) {
         return answer;
     }
-    match routes.routing.destination_of(&request) {
-        Ok(destination) => routes.routing.find(destination).await.answer(request).await,
+    match routes.routing.partition_of(&request) {
+        Ok(partition) => partition.answer(request).await,
         Err(problem) => problem.into_response(),
     }
 }

@@ -1,17 +1,14 @@
 //! The partition that a request is for.
 //!
 //! Everything of a workspace is in one partition, so the sender decides: the workspace of its key, of its executor, or of the identity provider
-//! that has signed its token. A sender of no workspace, such as an operator, names one in the header `X-Workspace` or the parameter `workspace_id`;
-//! what it names by an id is looked for in the copies of this host.
+//! that has signed its token. A sender of no workspace, such as an operator, names one in the header `X-Workspace` or the parameter `workspace_id`,
+//! or names something by its id, which ends with the hash slot of its workspace.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use agent_host_config::Config;
 use agent_host_protocol::{
-    Principal,
+    HashSlot, Principal, RunId,
     auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX, MCP_PREFIX},
 };
 use agent_host_runs::{HostProcess, Partition};
@@ -48,7 +45,7 @@ const LISTS: [&str; 11] = [
     "/api/v1/threads",
 ];
 
-/// Paths whose next segment is an id that the host has made.
+/// Paths whose next segment begins with an id that the host has made.
 const NAMES: [&str; 9] = [
     "/api/v1/actions/",
     "/api/v1/agent/attachments/",
@@ -56,11 +53,14 @@ const NAMES: [&str; 9] = [
     "/api/v1/dead-letters/",
     "/api/v1/deliveries/",
     "/api/v1/events/",
+    EXECUTORS,
     "/api/v1/runs/",
-    "/api/v1/threads/",
     "/mcp/runs/",
 ];
-/// Characters of an id.
+const EXECUTORS: &str = "/api/v1/executors/";
+/// Threads have ids of clients, and their turns, tasks and actions those of runs.
+const THREADS: &str = "/api/v1/threads/";
+/// Characters of the id of a run, with which that of an action begins.
 const ID_LEN: usize = 36;
 
 /// See the module.
@@ -73,10 +73,8 @@ pub(super) struct Routing {
 
 /// The sender of a request, as far as it decides on the partition.
 enum Sender {
-    /// Of this workspace.
-    Of(String),
-    /// The executor with this id.
-    Executor(String),
+    /// Of a workspace in this slot.
+    Of(HashSlot),
     /// Of no workspace.
     Everywhere,
     /// A sender that this host does not know: the first partition, which has the keys, refuses the request.
@@ -85,39 +83,26 @@ enum Sender {
     OfRun,
 }
 
-/// The partition of a request, or what says which it is.
-pub(super) enum Destination {
-    Known(ClusterPartition),
-    /// The partition with this executor.
-    OfExecutor(String),
-    /// The partition with a run, an event or an artifact of one of these ids.
-    OfIds(Vec<String>),
-}
-
-/// Times that a copy is looked at for what another host may just have written, and the pause between.
-const LOOKS: u32 = 4;
-const PAUSE: Duration = Duration::from_millis(120);
-
 impl Routing {
     /// Of all partitions, with the first one.
     pub(super) fn new(first: ClusterPartition, partitions: Arc<[ClusterPartition]>, process: Arc<OnceLock<HostProcess>>) -> Self {
         Self { first, partitions, process }
     }
 
-    /// The partition that a request is for, or what says which it is.
+    /// The partition that a request is for. Of what no id names, it is the first one.
     ///
     /// # Errors
     /// [`ProblemCode::PartitionMoving`] before the process has started; [`ProblemCode::InvalidArgument`] for a list of a sender that names no
     /// workspace.
-    pub(super) fn destination_of(&self, request: &Request) -> Result<Destination, Problem> {
-        let (first, path) = (|| Ok(Destination::Known(self.first.clone())), request.uri().path());
+    pub(super) fn partition_of(&self, request: &Request) -> Result<&ClusterPartition, Problem> {
+        let path = request.uri().path();
         if self.partitions.len() == 1 || is_of_the_host(path) {
-            return first();
+            return Ok(&self.first);
         }
         if !is_of_workspaces(path) {
             // Pages, their files and the numbers of the host: the same at every one.
             let own = self.partitions.iter().find(|partition| matches!(partition.owner(), Owner::Here(_)));
-            return own.map_or_else(first, |own| Ok(Destination::Known(own.clone())));
+            return Ok(own.unwrap_or(&self.first));
         }
         let Some(process) = self.process.get() else {
             let detail = "this host is starting: send the request again in a moment, or to another host";
@@ -126,64 +111,41 @@ impl Routing {
         if let Some(name) = path.strip_prefix("/api/v1/hooks/") {
             let config = process.config();
             let source = config.webhook_sources.iter().find(|source| source.name == name);
-            return Ok(self.of_workspace(source.and_then(|source| source.workspace_id.as_deref())));
+            return Ok(self.with(HashSlot::of_workspace(source.and_then(|source| source.workspace_id.as_deref()))));
         }
-        Ok(match sender(process, request) {
-            Sender::Of(workspace) => self.of_workspace(Some(&workspace)),
-            Sender::Executor(id) => Destination::OfExecutor(id),
-            Sender::OfRun => Destination::OfIds(ids_of(path)),
-            Sender::Unknown => return first(),
+        let slot = match sender(process, request) {
+            Sender::Of(slot) => Some(slot),
+            Sender::OfRun => slot_in(path),
+            Sender::Unknown => None,
             Sender::Everywhere => match named_workspace(request) {
-                Some(workspace) => self.of_workspace(Some(&workspace)),
+                Some(workspace) => Some(HashSlot::of_workspace(Some(&workspace))),
                 None if LISTS.contains(&path) && (request.method() == Method::GET || path == "/api/v1/backup") => {
                     return Err(workspace_needed());
                 }
-                None => Destination::OfIds(ids_of(path)),
+                None => slot_in(path),
             },
-        })
+        };
+        Ok(slot.map_or(&self.first, |slot| self.with(slot)))
     }
 
-    fn of_workspace(&self, workspace: Option<&str>) -> Destination {
+    /// The partition with a slot.
+    fn with(&self, slot: HashSlot) -> &ClusterPartition {
         let of = u32::try_from(self.partitions.len()).unwrap_or(u32::MAX);
-        let number = Partition::of_workspace(workspace, of).number();
-        Destination::Known(self.partitions.get(number as usize).unwrap_or(&self.first).clone())
-    }
-
-    /// The partition itself. What no copy has within half a second is left to the first partition, which says that it is not there.
-    pub(super) async fn find(&self, destination: Destination) -> ClusterPartition {
-        for look in 0..LOOKS {
-            let found = match &destination {
-                Destination::Known(partition) => Some(partition),
-                Destination::OfIds(ids) if ids.is_empty() => break,
-                Destination::OfIds(ids) => self.partitions.iter().find(|partition| has(partition, ids)),
-                Destination::OfExecutor(id) => self.partitions.iter().find(|partition| has_executor(partition, id)),
-            };
-            if let Some(partition) = found {
-                return partition.clone();
-            }
-            if look + 1 < LOOKS {
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-        self.first.clone()
+        let number = Partition::of_slot(slot, of).number();
+        self.partitions.get(number as usize).unwrap_or(&self.first)
     }
 }
 
-/// The ids in a path that name something of the host. Threads of AG-UI have ids of clients. The id of an action begins with that of its run.
-fn ids_of(path: &str) -> Vec<String> {
-    if !NAMES.iter().any(|start| path.starts_with(start)) {
-        return Vec::new();
-    }
-    let ids = path.split('/').filter(|part| part.len() >= ID_LEN).flat_map(|part| [Some(part), part.get(..ID_LEN)]);
-    ids.flatten().map(ToOwned::to_owned).collect()
-}
-
-fn has(partition: &ClusterPartition, ids: &[String]) -> bool {
-    partition.copy().is_some_and(|copy| ids.iter().any(|id| copy.has(id).unwrap_or_default()))
-}
-
-fn has_executor(partition: &ClusterPartition, id: &str) -> bool {
-    partition.copy().is_some_and(|copy| copy.entry(&format!("executor/{id}")).is_ok_and(|entry| entry.is_some()))
+/// The slot of what a path names by its id.
+fn slot_in(path: &str) -> Option<HashSlot> {
+    let ids = match path.strip_prefix(THREADS) {
+        Some(rest) => rest.split_once('/')?.1,
+        None => NAMES.iter().find_map(|start| path.strip_prefix(start))?,
+    };
+    let is_ours = |id: &&str| id.parse::<RunId>().is_ok();
+    let executor = || path.starts_with(EXECUTORS).then(|| ids.split('/').next()).flatten();
+    let id = ids.split('/').filter_map(|part| part.get(..ID_LEN)).find(is_ours).or_else(executor)?;
+    HashSlot::of_id(id)
 }
 
 fn sender(process: &HostProcess, request: &Request) -> Sender {
@@ -205,19 +167,20 @@ fn sender(process: &HostProcess, request: &Request) -> Sender {
         return Sender::OfRun;
     }
     match token.strip_prefix(EXECUTOR_PREFIX).and_then(|rest| rest.split_once('_')) {
-        Some((id, _)) => Sender::Executor(id.to_owned()),
+        Some((id, _)) => HashSlot::of_id(id).map_or(Sender::Unknown, Sender::Of),
         None => of_issuer(&process.config(), issuer_of(token).as_deref()),
     }
 }
 
 fn of_principal(principal: Option<Principal>) -> Sender {
-    principal.map_or(Sender::Unknown, |principal| principal.workspace.map_or(Sender::Everywhere, Sender::Of))
+    let Some(principal) = principal else { return Sender::Unknown };
+    principal.workspace.map_or(Sender::Everywhere, |workspace| Sender::Of(HashSlot::of_workspace(Some(&workspace))))
 }
 
 /// The sender with a token of an identity provider, which the routes judge.
 fn of_issuer(config: &Config, issuer: Option<&str>) -> Sender {
     let provider = config.identity_providers.iter().find(|provider| Some(provider.issuer.as_str()) == issuer);
-    provider.map_or(Sender::Everywhere, |provider| Sender::Of(provider.workspace.clone()))
+    provider.map_or(Sender::Everywhere, |provider| Sender::Of(HashSlot::of_workspace(Some(&provider.workspace))))
 }
 
 /// The workspace that a request names by its header or its parameter; the empty one is that of what has none.
@@ -245,20 +208,27 @@ mod tests {
     use super::*;
 
     const RUN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+    const OTHER: &str = "01890a5d-ac96-774b-bcce-b302099a8fff";
 
     #[test]
-    fn a_path_names_what_the_host_has_made() {
+    fn a_path_has_the_slot_of_what_it_names() {
         for (path, expect) in [
-            (format!("/api/v1/runs/{RUN}/events"), &[RUN, RUN][..]),
-            (format!("/mcp/runs/{RUN}"), &[RUN, RUN]),
-            (format!("/agents/chat/threads/{RUN}"), &[]),
-            (format!("/api/v1/agent/runs/{RUN}"), &[]),
-            ("/api/v1/runs".to_owned(), &[]),
-            ("/api/v1/artifacts/skill-1".to_owned(), &[]),
+            (format!("/api/v1/runs/{RUN}/events"), Some("057")),
+            (format!("/mcp/runs/{RUN}"), Some("057")),
+            (format!("/api/v1/actions/{RUN}.3/respond"), Some("057")),
+            (format!("/api/v1/threads/{OTHER}/turns/{RUN}/cancel"), Some("057")),
+            (format!("/api/v1/threads/{OTHER}/turns"), None),
+            (format!("/api/v1/threads/{OTHER}"), None),
+            ("/api/v1/executors/0123456789abcdef7/events".to_owned(), Some("ef7")),
+            (format!("/agents/chat/threads/{RUN}"), None),
+            (format!("/api/v1/agent/runs/{RUN}"), None),
+            ("/api/v1/runs".to_owned(), None),
+            ("/api/v1/runs/057".to_owned(), None),
+            ("/api/v1/artifacts/skill-1".to_owned(), None),
+            ("/api/v1/artifacts/skill-0123456789abcdef0123456789abcdef".to_owned(), None),
         ] {
-            assert_eq!(ids_of(&path), expect, "{path}");
+            assert_eq!(slot_in(&path).map(|slot| slot.to_string()).as_deref(), expect, "{path}");
         }
-        assert_eq!(ids_of(&format!("/api/v1/actions/{RUN}.3/respond")), [format!("{RUN}.3"), RUN.to_owned()]);
     }
 
     #[test]

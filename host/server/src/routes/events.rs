@@ -225,7 +225,7 @@ refusals!(ShowRefusals = [NotFound]);
     responses((status = 200, description = "The event.", body = EventView), ShowRefusals))]
 pub(crate) async fn show(Id(id): Id<EventId>, request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsRead)?;
-    let workspace = |event: &Event| event.envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone());
+    let workspace = |event: &Event| event.envelope.workspace().map(ToOwned::to_owned);
     let record = request.app.host.records().event(id)?;
     let record = record.filter(|record| request.caller.sees(workspace(&record.event).as_deref()));
     let record = record.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;

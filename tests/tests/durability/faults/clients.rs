@@ -26,6 +26,10 @@ const MESSAGES: usize = 6;
 pub struct Client {
     urls: Arc<[String]>,
     http: reqwest::Client,
+    /// Sent with each request.
+    credential: Option<String>,
+    /// The answer of a host that could do nothing.
+    refused: Arc<std::sync::Mutex<String>>,
     random: Arc<std::sync::Mutex<Random>>,
 }
 
@@ -36,6 +40,7 @@ pub struct Sent {
     pub run: String,
     /// The events that the client was shown, to the end.
     pub seen: Vec<Value>,
+    client: Client,
     path: &'static str,
     key: String,
     body: Value,
@@ -44,7 +49,27 @@ pub struct Sent {
 impl Client {
     pub fn new(urls: Vec<String>, seed: u64) -> Self {
         let http = reqwest::Client::builder().read_timeout(TIMEOUT).connect_timeout(TIMEOUT).build().unwrap();
-        Self { urls: urls.into(), http, random: Arc::new(std::sync::Mutex::new(Random(seed))) }
+        Self {
+            urls: urls.into(),
+            http,
+            credential: None,
+            refused: Arc::default(),
+            random: Arc::new(std::sync::Mutex::new(Random(seed))),
+        }
+    }
+
+    /// The client with a credential.
+    pub fn with(self, credential: Option<String>) -> Self {
+        Self { credential, ..self }
+    }
+
+    /// Makes a key of a workspace.
+    pub async fn make_key(&self, workspace: &str) -> String {
+        let scopes = ["events:write", "runs:read", "runs:execute", "admin"];
+        let wanted = json!({ "name": workspace, "scopes": scopes, "workspace": workspace });
+        let (status, made) = self.surely(|client| client.request(&Method::POST, "/api/v1/keys").json(&wanted)).await;
+        assert_eq!(status, 201, "{made}");
+        made["token"].as_str().unwrap().to_owned()
     }
 
     pub fn below(&self, bound: u64) -> u64 {
@@ -54,7 +79,11 @@ impl Client {
     /// A request to any host.
     pub fn request(&self, method: &Method, path: &str) -> RequestBuilder {
         let at = usize::try_from(self.below(self.urls.len() as u64)).unwrap();
-        self.http.request(method.clone(), format!("{}{path}", self.urls[at]))
+        let request = self.http.request(method.clone(), format!("{}{path}", self.urls[at]));
+        match &self.credential {
+            Some(credential) => request.bearer_auth(credential),
+            None => request,
+        }
     }
 
     /// The answer to a request, with its status. `None` where nobody knows whether the request was done.
@@ -64,6 +93,7 @@ impl Client {
         let text = answer.text().await.ok()?;
         // No host that knows is there, or it broke off, or its disk is full.
         if matches!(status, 502..=504 | 507) {
+            *self.refused.lock().unwrap() = text;
             return None;
         }
         Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
@@ -76,7 +106,7 @@ impl Client {
             if let Some(answer) = self.answer(request(self)).await {
                 return answer;
             }
-            assert!(began.elapsed() < PATIENCE, "no host answers");
+            assert!(began.elapsed() < PATIENCE, "no host answers, and the last one said {}", self.refused.lock().unwrap());
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -109,7 +139,7 @@ impl Client {
         let following = follow_at(&run, |path| self.request(&Method::GET, path));
         let seen = tokio::time::timeout(PATIENCE * 2, following).await;
         let seen = seen.unwrap_or_else(|_| panic!("the run {run} of {task} does not end"));
-        Sent { task, run, seen, path, key, body }
+        Sent { task, run, seen, client: self.clone(), path, key, body }
     }
 
     /// Messages to an agent, one after the other, every other one in the conversation `long` with others.
@@ -144,8 +174,9 @@ fn run_of(answer: &Value) -> String {
 }
 
 impl Sent {
-    /// The same request again makes nothing.
-    pub async fn is_made_once(&self, client: &Client) {
-        assert_eq!(run_of(&client.make(self.path, &self.key, &self.body).await), self.run, "{} was made twice", self.task);
+    /// The run. The same request again makes no other.
+    pub async fn is_made_once(&self) -> Value {
+        assert_eq!(run_of(&self.client.make(self.path, &self.key, &self.body).await), self.run, "{} was made twice", self.task);
+        self.client.get(&format!("/api/v1/runs/{}", self.run)).await
     }
 }

@@ -61,10 +61,10 @@ impl Claims {
 
 /// A claimed run.
 struct Held<'a> {
-    client: &'a Client,
+    /// With the token of the lease.
+    client: Client,
     claims: &'a Claims,
     run: String,
-    token: String,
 }
 
 impl Held<'_> {
@@ -73,7 +73,7 @@ impl Held<'_> {
         let path = format!("/api/v1/runs/{}/{what}", self.run);
         let began = Instant::now();
         loop {
-            let request = self.client.request(&Method::POST, &path).bearer_auth(&self.token).json(body);
+            let request = self.client.request(&Method::POST, &path).json(body);
             match self.client.answer(request).await {
                 Some((200, answer)) => return Some(answer),
                 Some((409, problem)) if problem["code"] == "claim_lost" => return None,
@@ -133,10 +133,10 @@ pub async fn execute(client: Client, name: usize, claims: Arc<Claims>, stop: Arc
     let register = |client: &Client| client.request(&Method::POST, "/api/v1/executors").json(&registration);
     let (status, executor) = client.surely(register).await;
     assert_eq!(status, 201, "{executor}");
-    let credential = executor["credential"].as_str().unwrap();
+    let client = client.with(executor["credential"].as_str().map(str::to_owned));
     while !stop.load(Ordering::Relaxed) {
         let wish = json!({ "queues": ["lists"], "wait_ms": 500, "start": true });
-        let request = client.request(&Method::POST, "/api/v1/claims").bearer_auth(credential).json(&wish);
+        let request = client.request(&Method::POST, "/api/v1/claims").json(&wish);
         let answer = match client.answer(request).await {
             Some((200, answer)) => answer,
             Some((204, _)) => continue,
@@ -148,8 +148,8 @@ pub async fn execute(client: Client, name: usize, claims: Arc<Claims>, stop: Arc
             }
         };
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
-        let held =
-            Held { client: &client, claims: &claims, run: text(&answer["run"]["run_id"]), token: text(&answer["lease_token"]) };
+        let token = text(&answer["lease_token"]);
+        let held = Held { client: client.clone().with(Some(token)), claims: &claims, run: text(&answer["run"]["run_id"]) };
         let claim = answer["run"]["queue"]["claims"].as_u64().unwrap();
         assert!(claims.given.lock().unwrap().insert((held.run.clone(), claim)), "a claim was given twice: {answer}");
         if held.work(claim, &text(&answer["context"]["input"]["text"])).await.is_none() {

@@ -21,7 +21,7 @@ use crate::{
 };
 
 const HOSTS: usize = 3;
-/// Small, so that the log is trimmed and hosts begin from snapshots.
+/// Small, so that the logs are trimmed and hosts begin from snapshots.
 const SNAPSHOT_LOG_BYTES: u64 = 1024 * 1024;
 /// The file in the folder of a host that says by how many seconds its clock is off.
 const CLOCK: &str = "clock";
@@ -51,6 +51,7 @@ pub struct Place {
 pub struct Hosts {
     pub world: World,
     pub places: Vec<Place>,
+    pub partitions: u32,
     config: String,
     commands: TempDir,
     /// The number of processes that ended and were started again.
@@ -87,9 +88,9 @@ fn faketime() -> PathBuf {
 }
 
 impl Hosts {
-    /// Starts the hosts, with more in the configuration of each.
-    pub async fn start(more: &str) -> Self {
-        let world = World::start().await;
+    /// Starts the hosts of a cluster with so many partitions, with more in the configuration of each.
+    pub async fn start(partitions: u32, more: &str) -> Self {
+        let world = World::with_partitions(partitions).await;
         let commands = tempfile::tempdir().unwrap();
         command_line_of(&world.url, commands.path());
         let config = format!("{}{more}", world.config);
@@ -100,25 +101,27 @@ impl Hosts {
             Place { member, database, hosts, clients, ports, is_held: false }
         });
         let places = places.collect();
-        Self { world, places, config, commands, restarts: 0 }
+        Self { world, places, partitions, config, commands, restarts: 0 }
     }
 
     pub fn urls(&self) -> Vec<String> {
         self.places.iter().map(|place| format!("http://127.0.0.1:{}", place.clients.port)).collect()
     }
 
-    /// The host that owns the ledger, as the database has it.
-    pub async fn active(&mut self) -> usize {
+    /// The host that owns a partition, as the database has it.
+    pub async fn active(&mut self, partition: u32) -> usize {
         let began = Instant::now();
+        let sql = format!(
+            "select h.advertise from agent_host.partitions p join agent_host.hosts h on h.host_id = p.owner and \
+             h.incarnation = p.incarnation where h.lease_until > clock_timestamp() and p.p = {partition}"
+        );
         loop {
-            let sql = "select h.advertise from agent_host.partitions p join agent_host.hosts h on h.host_id = p.owner and \
-                       h.incarnation = p.incarnation where h.lease_until > clock_timestamp()";
-            let owner = tokio::task::block_in_place(|| self.world.postgres.sql("agents", sql));
+            let owner = tokio::task::block_in_place(|| self.world.postgres.sql("agents", &sql));
             let is_owner = |place: &Place| owner == format!("127.0.0.1:{}", place.hosts.port);
             if let Some(active) = self.places.iter().position(is_owner) {
                 return active;
             }
-            assert!(began.elapsed() < PATIENCE, "no host is active: {}", self.logs());
+            assert!(began.elapsed() < PATIENCE, "no host owns partition {partition}: {}", self.logs());
             self.wait(LOOK).await;
         }
     }
@@ -165,16 +168,18 @@ impl Hosts {
         self.restart(at);
     }
 
-    /// Waits until another host is active.
+    /// Waits until other hosts own all partitions.
     pub async fn has_left(&mut self, host: usize) {
         let began = Instant::now();
-        while self.active().await == host {
-            assert!(began.elapsed() < PATIENCE, "no other host takes the ledger: {}", self.logs());
-            self.wait(LOOK).await;
+        for partition in 0..self.partitions {
+            while self.active(partition).await == host {
+                assert!(began.elapsed() < PATIENCE, "no other host takes partition {partition}: {}", self.logs());
+                self.wait(LOOK).await;
+            }
         }
     }
 
-    /// Drains a host as soon as another one can take the ledger.
+    /// Drains a host as soon as others can take its partitions.
     pub async fn give_away(&mut self, host: usize) {
         let began = Instant::now();
         while let Err(refused) = self.drain(host) {
@@ -204,23 +209,23 @@ impl Hosts {
         self.world.postgres = standby;
     }
 
-    /// Stops all hosts and puts back what the database has lost, from the copy that has most, as an operator does.
+    /// Stops all hosts and puts back what the database has lost of each partition, from the copy that has most, as an operator does.
     pub async fn repair(&mut self) {
-        let began = Instant::now();
-        let host = loop {
-            let lost = self.status()["lost"].clone();
-            if let Some(host) = lost["host"].as_str() {
-                break host.to_owned();
-            }
+        let (began, is_lost) = (Instant::now(), |partition: &Value| partition["lost"]["host"].is_string());
+        while !self.status().iter().any(is_lost) {
             assert!(began.elapsed() < PATIENCE, "no host misses what was lost: {}", self.logs());
             self.wait(LOOK).await;
-        };
+        }
         for at in 0..HOSTS {
             self.stop(at).await;
         }
-        let at = self.places.iter().position(|place| host == format!("127.0.0.1:{}", place.hosts.port)).unwrap();
-        let dir = self.places[at].member.dir.path();
-        tokio::task::block_in_place(|| cluster_command(dir, &["repair"])).unwrap_or_else(|error| panic!("{error}"));
+        for partition in self.status().into_iter().filter(is_lost) {
+            let host = partition["lost"]["host"].as_str().unwrap();
+            let place = self.places.iter().find(|place| host == format!("127.0.0.1:{}", place.hosts.port)).unwrap();
+            let words = ["repair", "--partition", &partition["partition"].to_string()];
+            let repaired = tokio::task::block_in_place(|| cluster_command(place.member.dir.path(), &words));
+            repaired.unwrap_or_else(|error| panic!("{partition}: {error}"));
+        }
         for at in 0..HOSTS {
             self.restart(at);
         }
@@ -258,10 +263,15 @@ impl Hosts {
         tokio::task::block_in_place(|| cluster_command(self.commands.path(), &["drain", &address]))
     }
 
-    /// The one partition, as `agent-host cluster status` shows it.
-    pub fn status(&self) -> Value {
+    /// The partitions, as `agent-host cluster status` shows them.
+    pub fn status(&self) -> Vec<Value> {
         let status = tokio::task::block_in_place(|| cluster_command(self.commands.path(), &["status"]));
-        status.unwrap_or_else(|error| panic!("{error}"))["partitions"][0].clone()
+        status.unwrap_or_else(|error| panic!("{error}"))["partitions"].as_array().unwrap().clone()
+    }
+
+    /// The last batch of each partition.
+    fn last_batches(&self) -> Vec<Value> {
+        self.status().iter().map(|partition| partition["last_batch"].clone()).collect()
     }
 
     /// The ends of the logs.
@@ -273,7 +283,7 @@ impl Hosts {
         self.places.iter().map(|place| format!("{}:\n{}\n", place.member.url, end(place.member.log()))).collect()
     }
 
-    /// Ends all hosts, lets each copy take in the log to its end, and gives the folders of their data. No host takes the ledger meanwhile:
+    /// Ends all hosts, lets each copy take in the log to its end, and gives the folders of their data. No host takes a partition meanwhile:
     /// the database says that another one has it.
     pub async fn copies(&mut self) -> Vec<PathBuf> {
         for at in 0..HOSTS {
@@ -283,32 +293,45 @@ impl Hosts {
                    values ('nobody', 1, '127.0.0.1:1', 'test', 3600000, clock_timestamp(), clock_timestamp() + interval '1 hour'); \
                    update agent_host.partitions set owner = 'nobody', incarnation = 1, since = clock_timestamp()";
         self.world.postgres.sql("agents", sql);
-        let last = self.status()["last_batch"].clone();
+        let last = self.last_batches();
         for at in 0..HOSTS {
             self.restart(at);
         }
         let began = Instant::now();
         for place in &self.places {
             // A warm host without an active one is not ready, and says how far its copy is.
-            while place.batch().await != last {
-                assert!(began.elapsed() < Duration::from_millis(LEASE_MS) + PATIENCE, "{last}: {}", place.member.log());
+            while place.batches().await != last {
+                assert!(began.elapsed() < Duration::from_millis(LEASE_MS) + PATIENCE, "{last:?}: {}", place.member.log());
                 tokio::time::sleep(LOOK).await;
             }
         }
         for at in 0..HOSTS {
             self.end(at).await;
         }
-        assert_eq!(self.status()["last_batch"], last, "a host took the ledger from one that lives");
+        assert_eq!(self.last_batches(), last, "a host took a partition from one that lives");
         self.places.iter().map(|place| place.member.dir.path().join("data")).collect()
     }
 }
 
+/// With `FAULTS_LOGS`, the logs of a test that fails stay in this folder.
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if let Some(folder) = std::env::var_os("FAULTS_LOGS").filter(|_| std::thread::panicking()) {
+            for place in &self.places {
+                fs::write(PathBuf::from(&folder).join(format!("host-{}.log", place.hosts.port)), place.member.log()).unwrap();
+            }
+        }
+    }
+}
+
 impl Place {
-    /// The last batch of its copy.
-    async fn batch(&self) -> Value {
-        match reqwest::get(format!("{}/readyz", self.member.url)).await {
-            Ok(answer) => answer.json::<Value>().await.unwrap_or_default()["last_batch"].clone(),
-            Err(_) => Value::Null,
+    /// The last batches of its copies.
+    async fn batches(&self) -> Vec<Value> {
+        let Ok(answer) = reqwest::get(format!("{}/readyz", self.member.url)).await else { return Vec::new() };
+        let readiness: Value = answer.json().await.unwrap_or_default();
+        match readiness["partitions"].as_array() {
+            Some(partitions) => partitions.iter().map(|partition| partition["last_batch"].clone()).collect(),
+            None => vec![readiness["last_batch"].clone()],
         }
     }
 }

@@ -14,8 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_host_ledger::Partition;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use self::{
     clients::{Client, Sent},
@@ -37,20 +39,23 @@ const SHORT: Duration = Duration::from_millis(500);
 const CLOCK_READ: Duration = Duration::from_millis(1_200);
 /// The hosts are left alone for up to so many ms between two faults.
 const CALM_MS: u64 = 400;
+/// A key is known at every host after so long.
+const KEYS_KNOWN: Duration = Duration::from_secs(1);
 const AGENTS: usize = 4;
-/// Conversations of several agents.
+/// Conversations of several agents, each in a workspace.
 const CONVERSATIONS: usize = 2;
 const LISTS: [&str; 4] = ["list-0", "list-1", "list-2", "list-3"];
 const EXECUTORS: usize = 8;
 
-/// A fault. Where it names no host, it hits the active one.
+/// A fault. Where it names no host, it hits the owner of a partition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
-    /// `kill -9`. A warm host takes over.
+    /// `kill -9`. Other hosts take over.
     Killed,
     /// `kill -9`, and started again at once.
     KilledShortly,
-    WarmKilled,
+    /// `kill -9` of another host, which is warm where there is one partition.
+    OtherKilled,
     AllKilled,
     /// `kill -9`, and all that the host had is gone.
     FilesLost,
@@ -67,7 +72,7 @@ enum Fault {
     Hosts(Network),
     /// The network before the listener for clients.
     Clients(Network),
-    /// The host that takes the ledger has a disk that is low, so it gives it away.
+    /// The host that takes the partition has a disk that is low, so it gives it away.
     DiskLow,
     /// `kill -9` of all processes of the database, which is started again.
     DatabaseKilled,
@@ -82,7 +87,7 @@ enum Fault {
 const FAULTS: [Fault; 26] = [
     Fault::Killed,
     Fault::KilledShortly,
-    Fault::WarmKilled,
+    Fault::OtherKilled,
     Fault::AllKilled,
     Fault::FilesLost,
     Fault::Ended,
@@ -114,8 +119,8 @@ impl Fault {
         !matches!(self, Self::DiskLow | Self::Drained | Self::Ended | Self::Promoted { .. })
     }
 
-    async fn happens(self, hosts: &mut Hosts) {
-        let active = hosts.active().await;
+    async fn happens(self, partition: u32, hosts: &mut Hosts) {
+        let active = hosts.active(partition).await;
         match self {
             Self::Killed => {
                 hosts.kill(active);
@@ -126,11 +131,11 @@ impl Fault {
                 hosts.kill(active);
                 hosts.restart(active);
             }
-            Self::WarmKilled => {
-                let warm = (active + 1) % hosts.places.len();
-                hosts.kill(warm);
+            Self::OtherKilled => {
+                let other = (active + 1) % hosts.places.len();
+                hosts.kill(other);
                 hosts.wait(SHORT).await;
-                hosts.restart(warm);
+                hosts.restart(other);
             }
             Self::AllKilled => {
                 for at in 0..hosts.places.len() {
@@ -185,7 +190,7 @@ impl Fault {
                 hosts.places[active].clients.is(Network::Whole);
             }
             Self::DiskLow => {
-                // The only host that can take the ledger has a low disk, until another one is there.
+                // The only host that can take partitions has a low disk, until another one is there.
                 let (low, other) = ((active + 1) % hosts.places.len(), (active + 2) % hosts.places.len());
                 hosts.kill(low);
                 hosts.restart_with(low, "min_free_disk_bytes = 1000000000000000000\n");
@@ -259,70 +264,90 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
     println!("FAULTS_SEED={seed} FAULTS_ROUNDS={rounds}");
     let mut random = Random(seed);
     // Longer than a clock goes wrong.
-    let mut hosts = Hosts::start(&format!("{}[limits]\nrun_deadline_ms = 3600000\n", executors::binding())).await;
-    hosts.active().await;
+    let binding = format!("{}[limits]\nrun_deadline_ms = 3600000\n", executors::binding());
+    let mut hosts = Hosts::start(partitions_of(seed), &binding).await;
+    for partition in 0..hosts.partitions {
+        hosts.active(partition).await;
+    }
     let urls = hosts.urls();
     let client = |n: usize| Client::new(urls.clone(), seed.wrapping_add(n as u64));
-    let prober = client(0);
-    prober.probe("begin").await;
+    let workspaces = workspaces(&client(0), hosts.partitions).await;
+    // Of the workspace with this number, or of one before.
+    let sender = |n: usize, workspace: usize| client(n).with(workspaces[workspace % workspaces.len()].clone());
+    let probers: Vec<_> = (0..workspaces.len()).map(|n| sender(n, n)).collect();
+    probe(&probers, "begin").await;
 
-    let (stop, stop_executors, claims) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default(), Arc::<Claims>::default());
-    let talk = |n: usize| client(n + 1).talk(n, n % CONVERSATIONS, Arc::clone(&stop));
-    let agents = (0..AGENTS).map(|n| tokio::spawn(talk(n)));
-    let agents: Vec<_> = agents.collect();
-    let lists = LISTS.iter().enumerate().map(|(n, list)| tokio::spawn(client(n + 100).give_jobs(n, list, Arc::clone(&stop))));
-    let lists: Vec<_> = lists.collect();
-    let executors = (0..EXECUTORS)
-        .map(|n| tokio::spawn(executors::execute(client(n + 200), n, Arc::clone(&claims), Arc::clone(&stop_executors))));
-    let executors: Vec<_> = executors.collect();
+    let (stop, stop_executors) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let claims: Vec<_> = workspaces.iter().map(|_| Arc::<Claims>::default()).collect();
+    let talk = |n: usize, long: usize| sender(n + 10, long).talk(n, long, Arc::clone(&stop));
+    let agents: Vec<_> = (0..AGENTS).map(|n| tokio::spawn(talk(n, n % CONVERSATIONS))).collect();
+    let give = |(n, list): (usize, &'static &'static str)| sender(n + 100, n).give_jobs(n, list, Arc::clone(&stop));
+    let lists: Vec<_> = LISTS.iter().enumerate().map(|list| tokio::spawn(give(list))).collect();
+    let execute =
+        |n: usize| executors::execute(sender(n + 200, n), n, Arc::clone(&claims[n % claims.len()]), Arc::clone(&stop_executors));
+    let executors: Vec<_> = (0..EXECUTORS).map(|n| tokio::spawn(execute(n))).collect();
 
     let (mut probes, mut longest) = (Vec::new(), (Duration::ZERO, None));
-    for round in 0..rounds {
+    'rounds: for round in 0..rounds {
         for fault in shuffled(&mut random) {
+            let is_over = |tasks: &[JoinHandle<Vec<Sent>>]| tasks.iter().any(JoinHandle::is_finished);
+            if is_over(&agents) || is_over(&lists) || executors.iter().any(JoinHandle::is_finished) {
+                // A task that has failed says why below.
+                break 'rounds;
+            }
             hosts.wait(Duration::from_millis(random.below(CALM_MS))).await;
             let began = Instant::now();
             let beside = Some(Beside::new(&mut random, &hosts)).filter(|_| fault.may_have_company() && random.below(3) == 0);
             beside.iter().for_each(|beside| beside.is(&hosts, beside.state));
-            fault.happens(&mut hosts).await;
+            let partition = u32::try_from(random.below(u64::from(hosts.partitions))).unwrap();
+            fault.happens(partition, &mut hosts).await;
             beside.iter().for_each(|beside| beside.is(&hosts, Network::Whole));
             let healed = Instant::now();
-            // Events are accepted again, while ended hosts are started.
+            // Events of all workspaces are accepted again, while ended hosts are started.
             let key = format!("probe-{round}-{}", probes.len());
-            let probe = prober.probe(&key);
+            let probe = probe(&probers, &key);
             tokio::pin!(probe);
-            let event = loop {
+            let events = loop {
                 tokio::select! {
-                    event = &mut probe => break event,
+                    events = &mut probe => break events,
                     () = hosts.wait(SHORT / 10) => {}
                 }
             };
-            probes.push(event);
+            probes.push(events);
             let beside = beside.map_or(String::new(), |beside| format!(" beside {:?} at {}", beside.state, beside.at));
-            println!("{fault:?}{beside}: {:?}, then {:?} until an event was accepted", healed - began, healed.elapsed());
+            println!("{fault:?}{beside}: {:?}, then {:?} until events were accepted", healed - began, healed.elapsed());
             if healed.elapsed() > longest.0 {
                 longest = (healed.elapsed(), Some(fault));
             }
         }
     }
-    let status = hosts.status();
-    assert!(status["lost"].is_null() && status["first_batch"].as_u64() > Some(1), "the log was never trimmed: {status}");
     stop.store(true, Ordering::Relaxed);
     let (mut messages, mut jobs) = (Vec::new(), Vec::new());
     for task in agents {
         messages.extend(ended(&mut hosts, task).await);
     }
-    for task in lists {
-        jobs.extend(ended(&mut hosts, task).await);
+    jobs.resize_with(workspaces.len(), Vec::new);
+    for (n, task) in lists.into_iter().enumerate() {
+        jobs[n % workspaces.len()].extend(ended(&mut hosts, task).await);
     }
     stop_executors.store(true, Ordering::Relaxed);
     for task in executors {
         ended(&mut hosts, task).await;
     }
+    let status = hosts.status();
+    assert!(status.iter().all(|partition| partition["lost"].is_null()), "{status:?}");
+    let is_trimmed = |partition: &Value| partition["first_batch"].as_u64() > Some(1);
+    assert!(status.iter().any(is_trimmed), "no log was ever trimmed: {status:?}");
 
-    for event in &probes {
+    for (prober, event) in probes.iter().flat_map(|events| probers.iter().zip(events)) {
         prober.get(&format!("/api/v1/events/{event}")).await;
     }
-    let (agents, lists) = (checked(&hosts, &prober, &messages).await, checked(&hosts, &prober, &jobs).await);
+    let (agents, mut lists) = (checked(&hosts, &messages).await, Vec::new());
+    for (jobs, claims) in jobs.iter().zip(&claims) {
+        let runs = checked(&hosts, jobs).await;
+        are_in_order(&claims.all_jobs(), &runs);
+        lists.extend(runs);
+    }
     let counted = hosts.world.counted();
     let mut hit = Hit::default();
     for (task, run) in &agents {
@@ -335,8 +360,8 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
     for list in LISTS {
         has_all_jobs(&lists, list);
     }
-    are_in_order(&claims.all_jobs(), &lists);
     let resumes: usize = agents.iter().map(|(_, run)| run.resumes()).sum();
+    let (given, lost) = (claims.iter().map(|claims| claims.given()).sum::<usize>(), claims.iter().map(|claims| claims.lost()));
     println!(
         "{} runs of agents were resumed {resumes} times: {} tool calls in doubt, {} calls made again; {} jobs in {} claims, {} of them lost; \
          {} hosts started again; {:?} without a host that accepts, after {:?}",
@@ -344,18 +369,18 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
         hit.in_doubt,
         hit.again,
         lists.len(),
-        claims.given(),
-        claims.lost(),
+        given,
+        lost.sum::<usize>(),
         hosts.restarts,
         longest.0,
         longest.1,
     );
-    assert!(resumes > 0 && hosts.restarts > 0 && claims.given() >= lists.len(), "the faults hardly disturbed anything");
+    assert!(resumes > 0 && hosts.restarts > 0 && given >= lists.len(), "the faults hardly disturbed anything");
     for place in &hosts.places {
         assert!(!place.member.log().contains("panicked at"), "{}", place.member.log());
     }
     let copies = hosts.copies().await;
-    let rows: Vec<_> = copies.iter().map(|dir| rows(dir)).collect();
+    let rows: Vec<_> = copies.iter().map(|dir| rows(dir, hosts.partitions)).collect();
     assert!(rows[0].len() > 100, "{}", rows[0].len());
     for other in &rows[1..] {
         let differ = rows[0].iter().zip(other).find(|(row, other)| row != other);
@@ -368,8 +393,34 @@ async fn three_hosts_lose_and_repeat_nothing_whatever_fails() {
     }
 }
 
+/// An even seed is for a cluster with a partition for each of four workspaces, an odd one for one partition.
+const fn partitions_of(seed: u64) -> u32 {
+    if seed.is_multiple_of(2) { 4 } else { 1 }
+}
+
+/// A key of a workspace in each partition. Senders have none where there is one partition.
+async fn workspaces(client: &Client, partitions: u32) -> Vec<Option<String>> {
+    if partitions == 1 {
+        return vec![None];
+    }
+    let mut keys = Vec::new();
+    for partition in 0..partitions {
+        let mut names = (0..).map(|n| format!("workspace-{n}"));
+        let name = names.find(|name| Partition::new(partition, partitions).has(Some(name))).unwrap();
+        keys.push(Some(client.make_key(&name).await));
+    }
+    // Every host knows the keys then.
+    tokio::time::sleep(KEYS_KNOWN).await;
+    keys
+}
+
+/// An event of each sender, which nobody answers.
+async fn probe(probers: &[Client], key: &str) -> Vec<String> {
+    futures_util::future::join_all(probers.iter().map(|prober| prober.probe(key))).await
+}
+
 /// The result of a task that needs hosts.
-async fn ended<T>(hosts: &mut Hosts, mut task: tokio::task::JoinHandle<T>) -> T {
+async fn ended<T>(hosts: &mut Hosts, mut task: JoinHandle<T>) -> T {
     loop {
         tokio::select! {
             result = &mut task => return result.unwrap_or_else(|error| panic!("{error}: {}", hosts.logs())),
@@ -379,11 +430,10 @@ async fn ended<T>(hosts: &mut Hosts, mut task: tokio::task::JoinHandle<T>) -> T 
 }
 
 /// The runs of what was sent, in the order in which they were accepted. Every host shows the same, which is what the client was shown.
-async fn checked(hosts: &Hosts, client: &Client, sent: &[Sent]) -> Vec<(String, EndedRun)> {
+async fn checked(hosts: &Hosts, sent: &[Sent]) -> Vec<(String, EndedRun)> {
     let mut runs = Vec::new();
     for sent in sent {
-        sent.is_made_once(client).await;
-        let run = client.get(&format!("/api/v1/runs/{}", sent.run)).await;
+        let run = sent.is_made_once().await;
         for place in &hosts.places {
             let events = place.member.events(&sent.run).await;
             assert!(events == sent.seen, "{}: {}\nwas shown\n{}", sent.task, lines_of(&events), lines_of(&sent.seen));
@@ -427,18 +477,22 @@ fn are_in_order(all: &[String], runs: &[(String, EndedRun)]) {
     );
 }
 
-/// The rows of all tables of a closed copy. Rows of events are packed by each merge, and the bytes of workspaces count the packed rows.
-fn rows(data: &Path) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
+/// The rows of all tables of the closed copies of a host, by partition, table and key. Rows of events are packed by each merge, and the
+/// bytes of workspaces count the packed rows.
+fn rows(data: &Path, partitions: u32) -> BTreeMap<(u32, String, Vec<u8>), Vec<u8>> {
     use redb::{ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
-    let database = redb::Database::open(data.join("ledger/ledger.redb")).unwrap();
-    let transaction = database.begin_read().unwrap();
-    let names = transaction.list_tables().unwrap().map(|table| table.name().to_owned());
     let mut rows = BTreeMap::new();
-    for name in names.filter(|name| !matches!(name.as_str(), "run_events" | "workspaces" | "meta")) {
-        let table = transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name)).unwrap();
-        for row in table.iter().unwrap() {
-            let (key, value) = row.unwrap();
-            rows.insert((name.clone(), key.value().to_vec()), value.value().to_vec());
+    for partition in 0..partitions {
+        let folder = if partition == 0 { "ledger".to_owned() } else { format!("ledger-{partition}") };
+        let database = redb::Database::open(data.join(folder).join("ledger.redb")).unwrap();
+        let transaction = database.begin_read().unwrap();
+        let names = transaction.list_tables().unwrap().map(|table| table.name().to_owned());
+        for name in names.filter(|name| !matches!(name.as_str(), "run_events" | "workspaces" | "meta")) {
+            let table = transaction.open_table(TableDefinition::<&[u8], &[u8]>::new(&name)).unwrap();
+            for row in table.iter().unwrap() {
+                let (key, value) = row.unwrap();
+                rows.insert((partition, name.clone(), key.value().to_vec()), value.value().to_vec());
+            }
         }
     }
     rows

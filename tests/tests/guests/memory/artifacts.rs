@@ -130,7 +130,7 @@ async fn upload(host: &Host, conversation: Option<&str>, bytes: &[u8], expires_a
     let blob = writer.finish().unwrap();
     let conversation = conversation.map(|id| ConversationKey::new("", id, ""));
     let record = ArtifactRecord {
-        artifact_id: new_artifact_id(),
+        artifact_id: new_artifact_id(""),
         sha256: blob.sha256.clone(),
         size: blob.size,
         media_type: "text/plain".to_owned(),

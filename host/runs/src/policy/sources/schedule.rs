@@ -100,7 +100,7 @@ impl Schedule {
 
     /// The workspace that its events belong to.
     pub(crate) fn workspace(&self) -> Option<&str> {
-        self.event.conversation.as_ref().and_then(|conversation| conversation.workspace_id.as_deref())
+        self.event.workspace()
     }
 }
 

@@ -2,12 +2,9 @@
 //! idempotency keys, state and quotas.
 //!
 //! A workspace is in one of 4,096 hash slots, and a partition has a range of them, so a cluster could give a part of a range to another partition
-//! without moving the rest.
+//! without moving the rest. The ids of what belongs to a workspace end with its slot.
 
-use xxhash_rust::xxh3::xxh3_64;
-
-/// Number of hash slots.
-const SLOTS: u64 = 4_096;
+use agent_host_protocol::HashSlot;
 
 /// One of the partitions of a cluster. A ledger of its own is the only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,14 +23,10 @@ impl Partition {
         Self { number, of }
     }
 
-    /// The partition of a workspace. The first one has what is of no workspace.
+    /// The partition with a hash slot. The first one has what is of no workspace.
     #[must_use]
-    pub fn of_workspace(workspace: Option<&str>, of: u32) -> Self {
-        let slot = match workspace {
-            None | Some("") => 0,
-            Some(workspace) => xxh3_64(workspace.as_bytes()) % SLOTS,
-        };
-        Self { number: u32::try_from(slot * u64::from(of) / SLOTS).unwrap_or_default(), of }
+    pub fn of_slot(slot: HashSlot, of: u32) -> Self {
+        Self { number: slot.part_of(of), of }
     }
 
     /// The number, from 0.
@@ -57,7 +50,7 @@ impl Partition {
     /// True if the workspace belongs to this partition.
     #[must_use]
     pub fn has(self, workspace: Option<&str>) -> bool {
-        self.is_only() || Self::of_workspace(workspace, self.of) == self
+        self.is_only() || Self::of_slot(HashSlot::of_workspace(workspace), self.of) == self
     }
 }
 
@@ -71,7 +64,7 @@ mod tests {
             let mut counts = vec![0; of as usize];
             for id in 0..10_000 {
                 let workspace = format!("workspace-{id}");
-                let partition = Partition::of_workspace(Some(&workspace), of);
+                let partition = Partition::of_slot(HashSlot::of_workspace(Some(&workspace)), of);
                 counts[partition.number() as usize] += 1;
                 let owners = (0..of).filter(|number| Partition::new(*number, of).has(Some(&workspace))).count();
                 assert_eq!(owners, 1);
@@ -79,12 +72,13 @@ mod tests {
             let mean = 10_000 / of;
             assert!(counts.iter().all(|count| *count > mean / 2 && *count < mean * 2), "{of}: {counts:?}");
         }
-        assert!(Partition::of_workspace(None, 64).is_first() && Partition::of_workspace(Some(""), 64).is_first());
+        assert!([None, Some("")].iter().all(|none| Partition::new(0, 64).has(*none)));
     }
 
     #[test]
     fn a_workspace_keeps_its_partition_over_versions() {
-        let numbers = ["acme", "globex", "initech", "w"].map(|id| Partition::of_workspace(Some(id), 64).number());
-        assert_eq!(numbers, [35, 28, 5, 56], "the numbers are part of the format");
+        for (workspace, number) in [("acme", 35), ("globex", 28), ("initech", 5), ("w", 56)] {
+            assert!(Partition::new(number, 64).has(Some(workspace)), "the numbers are part of the format");
+        }
     }
 }
