@@ -23,6 +23,8 @@ use crate::{
 
 /// Bytes of frames that are read at once, and one frame at least.
 const READ_BYTES: i64 = 16 * 1024 * 1024;
+/// After so many batches of one reading there may be more.
+pub(crate) const MANY_BATCHES: usize = 1_000;
 /// Bytes of a frame before its payload.
 const HEADER: usize = 8;
 /// Longest wait for the answer to an insert; then the row is looked for on another connection.

@@ -33,7 +33,7 @@ const PRECEDENCE: Duration = Duration::from_secs(1);
 /// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
 ///
 /// Also: the batch that the log lost, whether it has the last batch of the copy, whether this host is drained and another would take
-/// the partition, the address of the owner, and the hosts that partitions are assigned to.
+/// the partition, the address of the owner, the hosts that partitions are assigned to, and whether the log has more than the copy.
 const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
     or (p.owner = $1::text and p.incarnation = $2::int8), \
     coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
@@ -42,7 +42,8 @@ const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner
     exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
     and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise, \
     coalesce((select string_agg(o.host_id, ' ' order by o.host_id) from agent_host.hosts o where o.follows and not o.drained \
-    and o.lease_until > clock_timestamp()), '') from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
+    and o.lease_until > clock_timestamp()), ''), exists (select 1 from agent_host.log l where l.p = p.p and l.seq > $4::int8) \
+    from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
     where p.p = $3::int8";
 
 /// Ends the lease of an owner whose time is over. A heartbeat of that owner changes the same row: whichever of the two comes second sees
@@ -77,6 +78,17 @@ fn session_name(host_id: &str, incarnation: u64, partition: i64) -> String {
 pub(crate) struct Owner {
     pub(crate) epoch: u64,
     pub(crate) advertise: Option<String>,
+}
+
+/// The finding of one look at a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// The log has more batches than the copy.
+    More,
+    /// The copy has all batches, and another host owns the partition or is to have it.
+    Followed,
+    /// The partition is this host's, with this epoch.
+    Taken(u64),
 }
 
 /// A partition that this host follows, and may own. Dropping it gives the partition back.
@@ -145,24 +157,19 @@ impl Ownership {
         Session::new(&self.member.server, &self.session_name(), timeout)
     }
 
-    /// Takes the partition where nobody holds it; gives the new epoch. The sessions of the owner before have ended then: an open
-    /// transaction of it would hold up the next batch. `position` is the end of the copy.
+    /// Takes the partition where nobody holds it and the copy, which ends at `position`, has all batches. The sessions of the owner before have
+    /// ended then: an open transaction of it would hold up the next batch.
     ///
     /// # Errors
     /// [`ClusterError::AwaitsRepair`] where the log lost a batch that another copy has, and [`ClusterError::LostCommits`] where this one
     /// has it.
-    pub(crate) fn try_take(
-        &self,
-        session: &mut Session,
-        copy: &CopyEnd,
-        position: Position,
-    ) -> Result<Option<u64>, ClusterError> {
+    pub(crate) fn try_take(&self, session: &mut Session, copy: &CopyEnd, position: Position) -> Result<Look, ClusterError> {
         let member = &self.member;
         let [host, incarnation, partition] =
             [Param::Text(&member.host_id), Param::number(member.incarnation), Param::Int(self.partition)];
         let look = [host, incarnation, partition, Param::number(position.last), Param::number(position.epoch)];
         let rows = session.query_again(LOOK_AT_PARTITION, &look)?;
-        let Some(row) = rows.first() else { return Ok(None) };
+        let Some(row) = rows.first() else { return Ok(Look::Followed) };
         *self.owner.lock() = Owner { epoch: row.number(0)?, advertise: row.text(9)? };
         if !row.flag(7)? {
             copy.check(session, &member.server, position)?;
@@ -170,10 +177,14 @@ impl Ownership {
         if let Some(LostBatch { batch, host }) = LostBatch::of(row.int(5)?, row.text(6)?) {
             return Err(ClusterError::AwaitsRepair { server: member.server.to_string(), batch, host });
         }
+        if row.flag(11)? {
+            return Ok(Look::More);
+        }
+        self.set_followed(true);
         let (is_free, is_over, gives_way) = (row.flag(3)?, row.flag(4)?, row.flag(8)?);
         let hosts = row.text(10)?.unwrap_or_default();
         if !self.is_for_this_host(is_free || is_over, &hosts) || gives_way || self.lease.left() < self.lease.length() / 4 {
-            return Ok(None);
+            return Ok(Look::Followed);
         }
         check_clock(session, &member.server)?;
         let before = match (row.text(1)?, row.int(2)?) {
@@ -183,11 +194,11 @@ impl Ownership {
         if !is_free && let Some((owner, incarnation)) = &before {
             let ended = session.query(END_LEASE, &[Param::Text(owner), Param::number(*incarnation)])?;
             if ended.is_empty() {
-                return Ok(None);
+                return Ok(Look::Followed);
             }
         }
         let taken = session.query(TAKE, &[host, incarnation, partition, Param::number(row.number(0)?)])?;
-        let Some(taken) = taken.first() else { return Ok(None) };
+        let Some(taken) = taken.first() else { return Ok(Look::Followed) };
         let epoch = taken.number(0)?;
         self.taken.store(epoch, Ordering::Release);
         if let Some((owner, incarnation)) = before
@@ -195,7 +206,7 @@ impl Ownership {
         {
             self.terminate(session, &session_name(&owner, incarnation, self.partition))?;
         }
-        Ok(Some(epoch))
+        Ok(Look::Taken(epoch))
     }
 
     /// True if nobody holds the partition, and this host is the one that is to have it, or that one does not take it.

@@ -8,11 +8,11 @@ use crate::{
     cluster::{
         ClusterOptions,
         blobs::blobs_of,
-        log::{LogPlace, Position, PostgresLog, begin_epoch, read_frames},
+        log::{LogPlace, MANY_BATCHES, Position, PostgresLog, begin_epoch, read_frames},
         loss::CopyEnd,
         maker::{MakerOptions, SnapshotMaker},
         member::ClusterMember,
-        ownership::Ownership,
+        ownership::{Look, Ownership},
         restore::CopyPlace,
         schema::{FIRST_PARTITION, TIMEOUT, seed_of},
         session::Session,
@@ -74,15 +74,6 @@ impl std::fmt::Debug for Standby {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Standby").field("place", &self.place).field("position", &*self.position.lock()).finish_non_exhaustive()
     }
-}
-
-/// The finding of one look at the log.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// There may be more batches.
-    Applied,
-    /// The copy has all batches.
-    AtTheEnd,
 }
 
 impl Standby {
@@ -163,8 +154,10 @@ impl Standby {
                 return Err(OpenError::Ledger(LedgerError::unavailable(reason.to_string())));
             }
             let pause = match self.follow_or_take() {
-                Ok(Some(epoch)) => return self.begin(epoch, on_lost).map(Some),
-                Ok(None) => POLL,
+                Ok(Look::Taken(epoch)) => return self.begin(epoch, on_lost).map(Some),
+                // A copy that is far behind.
+                Ok(Look::More) => Duration::ZERO,
+                Ok(Look::Followed) => POLL,
                 Err(OpenError::Cluster(
                     error @ (ClusterError::Postgres(_) | ClusterError::ClockOff { .. } | ClusterError::AwaitsRepair { .. }),
                 )) => {
@@ -186,11 +179,11 @@ impl Standby {
         }
     }
 
-    /// Applies what is new; gives the epoch where the ledger is this host's, and its copy has all batches.
-    fn follow_or_take(&mut self) -> Result<Option<u64>, OpenError> {
-        self.catch_up()?;
-        self.ownership.set_followed(true);
-        let taken = self.ownership.try_take(&mut self.session, &self.copy, *self.position.lock())?;
+    /// Applies what is new, or takes the partition. A copy that has all batches costs one statement.
+    fn follow_or_take(&mut self) -> Result<Look, OpenError> {
+        let position = *self.position.lock();
+        let look = self.ownership.try_take(&mut self.session, &self.copy, position)?;
+        let read = if look == Look::More { self.step()? } else { 0 };
         let owner = self.ownership.owner();
         *self.watch.0.lock() = StandbyStatus {
             last_batch: self.position.lock().last,
@@ -198,10 +191,11 @@ impl Standby {
             is_drained: self.ownership.is_drained(),
             problem: None,
         };
-        match taken {
-            Some(epoch) if self.write_first(epoch)? => Ok(Some(epoch)),
-            _ => Ok(None),
-        }
+        Ok(match look {
+            Look::Taken(epoch) if self.write_first(epoch)? => look,
+            Look::More if read >= MANY_BATCHES => look,
+            _ => Look::Followed,
+        })
     }
 
     /// Writes the first batch of the epoch, after which the owner before can commit nothing. False where yet another host has taken
@@ -224,18 +218,17 @@ impl Standby {
 
     /// Applies all that is new.
     fn catch_up(&mut self) -> Result<(), OpenError> {
-        while self.step()? == Step::Applied {
+        while self.step()? > 0 {
             self.opening.store().merge_what_is_due();
         }
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Step, OpenError> {
+    /// Applies what one statement reads; gives the number of batches.
+    fn step(&mut self) -> Result<usize, OpenError> {
         let position = *self.position.lock();
         let frames = read_frames(&mut self.session, &self.place, position)?;
-        if frames.is_empty() {
-            return Ok(Step::AtTheEnd);
-        }
+        let count = frames.len();
         for frame in frames {
             match self.opening.store().follow(frame.payload()) {
                 Ok(()) => {}
@@ -246,7 +239,7 @@ impl Standby {
             self.opening.count(frame.payload().len() as u64);
             self.watch.0.lock().last_batch = frame.batch;
         }
-        Ok(Step::Applied)
+        Ok(count)
     }
 
     /// Starts the writer.

@@ -29,9 +29,10 @@ use crate::{
         client_request::may_be_stream,
         forward::Forwarder,
         host_listener::{self, HostRoutes},
+        lists,
         own_routes::OwnRoutes,
         owner::{ActiveRoutes, Owner, OwnerSource, OwnerWatch},
-        routing::Routing,
+        routing::{Destination, Routing},
     },
     http::{
         Problem, ProblemCode,
@@ -307,8 +308,9 @@ async fn answer(State(routes): State<ClientRoutes>, request: Request) -> Respons
     if let Some(answer) = routes.own.answer(&request) {
         return answer;
     }
-    match routes.routing.partition_of(&request) {
-        Ok(partition) => partition.answer(request).await,
+    match routes.routing.destination_of(&request) {
+        Ok(Destination::Of(partition)) => partition.answer(request).await,
+        Ok(Destination::All(partitions, order)) => lists::answer(partitions, order, request).await,
         Err(problem) => problem.into_response(),
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! - [`listeners`]: the listeners of a host, which stay open while partitions come and go.
 //! - [`routing`]: the partition that a request is for.
+//! - [`lists`]: lists of what is of all partitions.
 //! - [`own_routes`]: the answers of a host about itself.
 //! - [`host_listener`]: the listener for hosts alone, each of whose connections begins with a proof ([`handshake`]).
 //! - [`owner`]: the place of the owner of a partition, as this host knows it at the moment.
@@ -20,6 +21,7 @@ pub(crate) mod forward;
 pub(crate) mod handshake;
 pub(crate) mod host_listener;
 pub(crate) mod listeners;
+mod lists;
 mod own_routes;
 pub(crate) mod owner;
 mod repeatable;

@@ -17,11 +17,17 @@ use axum::{
     http::{HeaderName, Method, Uri, header},
 };
 
-use super::{listeners::ClusterPartition, owner::Owner};
+use super::{
+    listeners::ClusterPartition,
+    lists::{Order, order_of},
+    owner::Owner,
+};
 use crate::{
     access::{identity::issuer_of, stream_token},
     http::{
-        Problem, ProblemCode, headers, percent,
+        Problem, ProblemCode,
+        accept::{Form, negotiate},
+        headers, percent,
         query::ACCESS_TOKEN,
         workspaces::{is_of_the_host, is_of_workspaces},
     },
@@ -30,20 +36,8 @@ use crate::{
 /// Names the workspace of a request whose sender is of none.
 const WORKSPACE: HeaderName = HeaderName::from_static("x-workspace");
 
-/// Lists and numbers, each of one partition: without a workspace they would be those of a part of the cluster.
-const LISTS: [&str; 11] = [
-    "/api/v1/actions",
-    "/api/v1/audit",
-    "/api/v1/backup",
-    "/api/v1/deliveries",
-    "/api/v1/dead-letters",
-    "/api/v1/events",
-    "/api/v1/executors",
-    "/api/v1/runs",
-    "/api/v1/schedules",
-    "/api/v1/statistics",
-    "/api/v1/threads",
-];
+/// Numbers and files of one partition, which nobody merges: without a workspace they would be those of a part of the cluster.
+const OF_ONE: [&str; 2] = ["/api/v1/backup", "/api/v1/statistics"];
 
 /// Paths whose next segment begins with an id that the host has made.
 const NAMES: [&str; 9] = [
@@ -62,6 +56,13 @@ const EXECUTORS: &str = "/api/v1/executors/";
 const THREADS: &str = "/api/v1/threads/";
 /// Characters of the id of a run, with which that of an action begins.
 const ID_LEN: usize = 36;
+
+/// The place at which a request is answered.
+pub(super) enum Destination<'a> {
+    Of(&'a ClusterPartition),
+    /// The list of all partitions, in this order.
+    All(&'a [ClusterPartition], Order),
+}
 
 /// See the module.
 #[derive(Clone)]
@@ -89,20 +90,20 @@ impl Routing {
         Self { first, partitions, process }
     }
 
-    /// The partition that a request is for. Of what no id names, it is the first one.
+    /// The partition that a request is for, or all of them. Of what no id names, it is the first one.
     ///
     /// # Errors
-    /// [`ProblemCode::PartitionMoving`] before the process has started; [`ProblemCode::InvalidArgument`] for a list of a sender that names no
-    /// workspace.
-    pub(super) fn partition_of(&self, request: &Request) -> Result<&ClusterPartition, Problem> {
+    /// [`ProblemCode::PartitionMoving`] before the process has started; [`ProblemCode::InvalidArgument`] for what nobody merges, where the
+    /// sender names no workspace.
+    pub(super) fn destination_of(&self, request: &Request) -> Result<Destination<'_>, Problem> {
         let path = request.uri().path();
         if self.partitions.len() == 1 || is_of_the_host(path) {
-            return Ok(&self.first);
+            return Ok(Destination::Of(&self.first));
         }
         if !is_of_workspaces(path) {
             // Pages, their files and the numbers of the host: the same at every one.
             let own = self.partitions.iter().find(|partition| matches!(partition.owner(), Owner::Here(_)));
-            return Ok(own.unwrap_or(&self.first));
+            return Ok(Destination::Of(own.unwrap_or(&self.first)));
         }
         let Some(process) = self.process.get() else {
             let detail = "this host is starting: send the request again in a moment, or to another host";
@@ -111,7 +112,8 @@ impl Routing {
         if let Some(name) = path.strip_prefix("/api/v1/hooks/") {
             let config = process.config();
             let source = config.webhook_sources.iter().find(|source| source.name == name);
-            return Ok(self.with(HashSlot::of_workspace(source.and_then(|source| source.workspace_id.as_deref()))));
+            let slot = HashSlot::of_workspace(source.and_then(|source| source.workspace_id.as_deref()));
+            return Ok(Destination::Of(self.with(slot)));
         }
         let slot = match sender(process, request) {
             Sender::Of(slot) => Some(slot),
@@ -119,13 +121,17 @@ impl Routing {
             Sender::Unknown => None,
             Sender::Everywhere => match named_workspace(request) {
                 Some(workspace) => Some(HashSlot::of_workspace(Some(&workspace))),
-                None if LISTS.contains(&path) && (request.method() == Method::GET || path == "/api/v1/backup") => {
-                    return Err(workspace_needed());
-                }
-                None => slot_in(path),
+                None if OF_ONE.contains(&path) => return Err(workspace_needed(path)),
+                None => match order_of(path).filter(|_| request.method() == Method::GET) {
+                    Some(_) if matches!(negotiate(request.headers()), Ok(Form::Stream)) => {
+                        return Err(workspace_needed("a stream of all"));
+                    }
+                    Some(order) => return Ok(Destination::All(&self.partitions, order)),
+                    None => slot_in(path),
+                },
             },
         };
-        Ok(slot.map_or(&self.first, |slot| self.with(slot)))
+        Ok(Destination::Of(slot.map_or(&self.first, |slot| self.with(slot))))
     }
 
     /// The partition with a slot.
@@ -195,9 +201,11 @@ fn parameter(uri: &Uri, wanted: &str) -> Option<String> {
     String::from_utf8(percent::decode(&value.replace('+', " "))?).ok()
 }
 
-fn workspace_needed() -> Problem {
-    let detail = "the cluster has several partitions, and each has lists and numbers of its own: name a workspace in the header \
-                  `X-Workspace` (empty for what is of no workspace), or use a key of a workspace";
+fn workspace_needed(what: &str) -> Problem {
+    let detail = format!(
+        "the cluster has several partitions, and {what} is of one: name a workspace in the header `X-Workspace` (empty for what is of no \
+         workspace), or use a key of a workspace"
+    );
     Problem::invalid("X-Workspace", detail)
 }
 
