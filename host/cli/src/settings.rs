@@ -39,7 +39,7 @@ impl Settings {
 
 /// The ledger directory of a configuration.
 pub(crate) fn ledger_dir(config: &Config) -> PathBuf {
-    config.data_dir.join("ledger")
+    agent_host_runs::ledger_dir(config, 0)
 }
 
 /// The directory of compiled code of a configuration.

@@ -166,10 +166,15 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
-    for host in hosts {
-        host.host.terminate();
-    }
+    let ended: Vec<_> = hosts.into_iter().map(|host| host.host.terminate()).collect();
     assert!(owners(commands.path()).is_empty());
+    // The copy of each partition is a ledger by itself.
+    for partition in 0..PARTITIONS {
+        let mut check = command(ended[0].path());
+        let checked = check.args(["ledger", "check", "--json", "--partition", &partition.to_string()]).output().unwrap();
+        let report: Value = serde_json::from_slice(&checked.stdout).unwrap_or_else(|_| panic!("{checked:?}"));
+        assert!(checked.status.success() && report["rows"].as_u64() > Some(5), "{report}");
+    }
 }
 
 /// The place of the host that owns the partition of a workspace: the others answer with what that one has.

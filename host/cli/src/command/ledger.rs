@@ -14,16 +14,13 @@ use agent_host_ledger::{
     WorkspaceUsage,
 };
 use agent_host_protocol::time;
-use agent_host_runs::BackupReport;
+use agent_host_runs::{BackupReport, ledger_dir};
 use anyhow::Context;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::runs::Server;
-use crate::{
-    client::Client, output::Output, progress::Progress, settings::ledger_dir, source::open_existing, styled::StyledText,
-    table::Table, text,
-};
+use crate::{client::Client, output::Output, progress::Progress, source::open_existing, styled::StyledText, table::Table, text};
 
 /// Look after the ledger; but for `backup`, stop the server first
 ///
@@ -31,13 +28,15 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub(crate) enum LedgerCommand {
     /// Check the whole ledger and show damage; exits with 1 if there is any
-    Check,
+    Check(OfPartition),
     /// Show its size and its counts
-    Stats,
+    Stats(OfPartition),
     /// Give space that is free inside of the file back to the disk
-    Compact,
+    Compact(OfPartition),
     /// Write all of it as JSON Lines
     Export {
+        #[command(flatten)]
+        of: OfPartition,
         /// File for the output, instead of standard output; an existing file is not overwritten
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
@@ -76,6 +75,14 @@ pub(crate) enum LedgerCommand {
     },
 }
 
+/// The ledger of a host, or its copy of a partition of the cluster.
+#[derive(Debug, Args)]
+pub(crate) struct OfPartition {
+    /// The copy of this partition, where the cluster has several
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    partition: u32,
+}
+
 /// A backup copies the whole store.
 const BACKUP: Duration = Duration::from_secs(6 * 60 * 60);
 
@@ -84,17 +91,24 @@ impl LedgerCommand {
         if let Self::Backup { dir, server } = self {
             return backup(config, dir, &server, output).await;
         }
-        let dir = ledger_dir(config);
+        let dir = ledger_dir(config, self.partition());
         // All of it is disk work, for as long as it takes.
         tokio::task::spawn_blocking(move || self.work(&dir, output)).await?
     }
 
+    fn partition(&self) -> u32 {
+        match self {
+            Self::Check(of) | Self::Stats(of) | Self::Compact(of) | Self::Export { of, .. } => of.partition,
+            Self::Backup { .. } | Self::Restore { .. } | Self::Salvage { .. } => 0,
+        }
+    }
+
     fn work(self, dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Check => check(dir, output),
-            Self::Stats => stats(dir, output),
-            Self::Compact => compact(dir, output),
-            Self::Export { out } => export(dir, out.as_deref(), output),
+            Self::Check(_) => check(dir, output),
+            Self::Stats(_) => stats(dir, output),
+            Self::Compact(_) => compact(dir, output),
+            Self::Export { out, .. } => export(dir, out.as_deref(), output),
             Self::Restore { dir: from } => restore(&from, dir, output),
             Self::Salvage { from, to } => salvage(from.as_deref().unwrap_or(dir), &to, output),
             // Asked for before this.
@@ -231,7 +245,7 @@ async fn backup(config: &Config, to: PathBuf, server: &Server, output: Output) -
     let offline = match server.url {
         Some(_) => None,
         None => {
-            let (dir, backup) = (ledger_dir(config), agent_host_runs::backup_to(config, to.clone()));
+            let (dir, backup) = (ledger_dir(config, 0), agent_host_runs::backup_to(config, to.clone()));
             match tokio::task::spawn_blocking(move || agent_host_ledger::backup(dir, &backup)).await? {
                 Err(BackupError::Open(OpenError::AlreadyOpen { .. })) => None,
                 backup => Some(backup?),

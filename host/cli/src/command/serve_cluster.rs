@@ -209,12 +209,15 @@ impl Service {
 
     /// Follows until the partition is this host's. `None` where the host ends. `lost` hears that the database has lost batches.
     async fn until_owned(&self, standby: Standby, lost: oneshot::Sender<String>) -> anyhow::Result<Option<Ledger>> {
-        let stopping = self.stopping.clone();
+        let (stopping, departure) = (self.stopping.clone(), self.routes.departure());
         let owning = tokio::task::spawn_blocking(move || {
             standby.activate(
                 || stopping.is_cancelled(),
-                |end| match end {
-                    LeaseEnd::LostCommits(reason) => drop(lost.send(reason.clone())),
+                move |end| match end {
+                    LeaseEnd::LostCommits(reason) => {
+                        departure.at_once();
+                        drop(lost.send(reason.clone()));
+                    }
                     // At once, whatever else is under way: no effect may begin any more.
                     _ => std::process::exit(LEASE_LOST.into()),
                 },
@@ -249,7 +252,6 @@ impl Service {
                 (Ok(false), GRACE)
             }
             Ok(reason) = is_lost => {
-                departure.end();
                 (Err(Failure::new("engine_lost_commits", reason).exiting_with(LEASE_LOST).into()), Duration::ZERO)
             }
             () = is_to_give_way(&host) => {

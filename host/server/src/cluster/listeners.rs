@@ -122,7 +122,8 @@ impl ClusterPartition {
     }
 
     /// See [`Departure`].
-    pub(crate) fn departure(&self) -> Departure {
+    #[must_use]
+    pub fn departure(&self) -> Departure {
         Departure(Arc::clone(&self.0.source))
     }
 
@@ -167,6 +168,12 @@ impl Departure {
     /// The host begins to end: requests that other hosts forward are refused, and their streams of events break off, to go on elsewhere.
     pub fn end(&self) {
         self.0.begin_to_leave();
+    }
+
+    /// The host cannot answer for the partition any more: requests wait for the next owner, and streams of events break off, before anybody
+    /// is told of an error.
+    pub fn at_once(&self) {
+        drop(self.0.leave());
     }
 
     /// The host gives the partition away: requests wait for the next owner, and streams of events go on there, also those of its own

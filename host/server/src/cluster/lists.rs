@@ -108,8 +108,6 @@ pub(super) async fn answer(partitions: &[ClusterPartition], order: Order, reques
         Ok(request) => request,
         Err(problem) => return problem.into_response(),
     };
-    // It is never closed.
-    let _permit = MERGES.acquire().await;
     match request.merged(partitions).await {
         Ok(page) => json(StatusCode::OK, &page),
         Err(refusal) => refusal,
@@ -148,7 +146,7 @@ impl ListRequest {
         Ok(self.merge(pages, &taken))
     }
 
-    /// Reads the pages of the partitions that have a limit.
+    /// Reads the pages of the partitions that have a limit. The first one refuses senders that may not see the list, before the others are asked.
     async fn read(
         &self,
         partitions: &[ClusterPartition],
@@ -164,6 +162,12 @@ impl ListRequest {
                 Ok(())
             }));
         }
+        let mut reads = reads.into_iter();
+        if let Some(first) = reads.next() {
+            first.await?;
+        }
+        // It is never closed.
+        let _permit = MERGES.acquire().await;
         stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await
     }
 
