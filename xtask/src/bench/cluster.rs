@@ -93,24 +93,25 @@ fn shared_rates(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&[ONE[0], ONE[1], THREE[0], THREE[1]]) {
         return Ok(());
     }
-    let load = |session: &Session, host: &HostProcess, also: &[&Warm]| {
-        let mut arguments = vec!["--in-flight", "256", "--workspaces", WORKSPACES];
+    let load = |session: &Session, url: &str, id: u32, also: &[Warm]| {
+        let id = id.to_string();
+        let mut arguments = vec!["http", "--address", url.trim_start_matches("http://"), "--pid", &id];
+        arguments.extend(["--in-flight", "256", "--workspaces", WORKSPACES]);
         also.iter().for_each(|host| arguments.extend(["--also", host.url.trim_start_matches("http://")]));
-        echo::load(session, host, "http", &arguments)?.number("runs_per_second")
+        session.load(&arguments)?.number("runs_per_second")
     };
     let host = echo::site(session, "cluster-shared-alone")?.start(session)?.host;
-    let alone = load(session, &host, &[])?;
+    let alone = load(session, host.url(), host.id(), &[])?;
     host.kill();
     let cluster = Cluster::of(session, "cluster-shared", Some(session.echo.clone()), binding("", echo::RUNNER), PARTITIONS)?;
-    let first = cluster.active(session, "cluster-shared")?;
+    let first = cluster.warm(session, "cluster-shared")?;
     cluster.is_shared_by(session, 1)?;
-    let rate = load(session, &first, &[])?;
+    let rate = load(session, &first.url, first.child.id(), &[])?;
     session.record(ONE[0], rate)?;
     session.record(ONE[1], rate / alone)?;
     let others = [cluster.warm(session, "cluster-shared-1")?, cluster.warm(session, "cluster-shared-2")?];
     cluster.is_shared_by(session, 3)?;
-    let rate = load(session, &first, &[&others[0], &others[1]])?;
-    first.kill();
+    let rate = load(session, &first.url, first.child.id(), &others)?;
     session.record(THREE[0], rate)?;
     session.record(THREE[1], rate / alone)
 }
@@ -419,7 +420,7 @@ impl Cluster {
         Ok(self.site(session, name, free_port())?.start_in(session, &environment())?.host)
     }
 
-    /// A host that follows and reaches the active one.
+    /// A host that reaches the owners of all partitions, or owns them.
     fn warm(&self, session: &Session, name: &str) -> anyhow::Result<Warm> {
         let site = self.site(session, name, free_port())?;
         let listen = format!("127.0.0.1:{}", free_port());
