@@ -37,7 +37,7 @@ use crate::http::{
 
 /// A host proves itself within this time.
 const PROOF_TIME: Duration = Duration::from_secs(3);
-/// Connections that prove themselves at the same time; others are closed, and the other host tries again.
+/// Connections that prove themselves at the same time; others wait for a place as long as for a proof.
 const PROVING_AT_ONCE: usize = 64;
 /// A client that is refused has so long to read it.
 const REFUSAL: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ pub(crate) fn connection_check(secret: Arc<Secret>) -> ConnectionCheck {
     Arc::new(move |mut stream, peer| {
         let (secret, places, complained) = (Arc::clone(&secret), Arc::clone(&places), Arc::clone(&complained));
         Box::pin(async move {
-            let _place = places.try_acquire().ok()?;
+            let _place = tokio::time::timeout(PROOF_TIME, places.acquire()).await.ok()?.ok()?;
             let proved = tokio::time::timeout(PROOF_TIME, handshake::demand(&mut stream, &secret)).await;
             match proved {
                 Ok(Ok(())) => Some(stream),
