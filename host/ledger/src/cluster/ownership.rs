@@ -32,14 +32,14 @@ const PRECEDENCE: Duration = Duration::from_secs(1);
 /// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
 /// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
 ///
-/// Also: the batch that the log lost, whether it has the last batch of the copy, whether this host is drained and another would take
+/// Also: the batch that the log lost, whether it has the last batch of the copy, unless that is one that was trimmed, whether this host is drained and another would take
 /// the partition, the address of the owner, the hosts that partitions are assigned to, and whether the log has more than the copy.
 const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
     or (p.owner = $1::text and p.incarnation = $2::int8), \
     coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
     p.lost_batch, p.lost_by, \
-    $4::int8 = 0 or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and l.epoch = $5::int8), \
-    exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
+    $4::int8 = 0 or $4::int8 < p.log_first or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and \
+    l.epoch = $5::int8), exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
     and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise, \
     coalesce((select string_agg(o.host_id, ' ' order by o.host_id) from agent_host.hosts o where o.follows and not o.drained \
     and o.lease_until > clock_timestamp()), ''), exists (select 1 from agent_host.log l where l.p = p.p and l.seq > $4::int8) \
@@ -180,7 +180,6 @@ impl Ownership {
         if row.flag(11)? {
             return Ok(Look::More);
         }
-        self.set_followed(true);
         let (is_free, is_over, gives_way) = (row.flag(3)?, row.flag(4)?, row.flag(8)?);
         let hosts = row.text(10)?.unwrap_or_default();
         if !self.is_for_this_host(is_free || is_over, &hosts) || gives_way || self.lease.left() < self.lease.length() / 4 {

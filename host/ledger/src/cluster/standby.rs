@@ -183,7 +183,11 @@ impl Standby {
     fn follow_or_take(&mut self) -> Result<Look, OpenError> {
         let position = *self.position.lock();
         let look = self.ownership.try_take(&mut self.session, &self.copy, position)?;
-        let read = if look == Look::More { self.step()? } else { 0 };
+        let is_behind = look == Look::More && self.step()? >= MANY_BATCHES;
+        // Also where the log grows all the time: the copy has what was there at the look.
+        if !is_behind {
+            self.ownership.set_followed(true);
+        }
         let owner = self.ownership.owner();
         *self.watch.0.lock() = StandbyStatus {
             last_batch: self.position.lock().last,
@@ -193,7 +197,7 @@ impl Standby {
         };
         Ok(match look {
             Look::Taken(epoch) if self.write_first(epoch)? => look,
-            Look::More if read >= MANY_BATCHES => look,
+            Look::More if is_behind => look,
             _ => Look::Followed,
         })
     }

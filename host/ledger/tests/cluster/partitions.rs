@@ -141,6 +141,28 @@ async fn hosts_share_the_partitions_and_each_keeps_its_rows_wherever_it_goes() {
     assert!(status_of(&url).hosts.is_empty() && owners(&url).iter().all(Option::is_none));
 }
 
+/// A copy of a log that grows all the time never has all of it, and its host gets its share nevertheless.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_host_that_joins_gets_its_share_of_what_is_written_to_all_the_time() {
+    let dirs: [_; 2] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let url = shared().url(&cluster_of(shared(), PARTITIONS));
+    let first = Host::start(dirs[0].path(), &url, "a:1");
+    until("the first host has all partitions", || first.owns().len() == PARTITIONS as usize);
+    let writers = (0..PARTITIONS).map(|partition| {
+        let ledger = first.ledger(partition).unwrap();
+        // Until the partition moves.
+        tokio::spawn(async move { while ledger.accept(accept(event(), Vec::new())).await.is_ok() {} })
+    });
+    let writers: Vec<_> = writers.collect();
+    let second = Host::start(dirs[1].path(), &url, "b:1");
+    until("each host has its share", || second.owns().len() == PARTITIONS as usize / 2);
+    first.stop();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    second.stop();
+}
+
 #[test]
 fn a_copy_of_one_partition_is_none_of_another() {
     let dir = tempfile::tempdir().unwrap();
