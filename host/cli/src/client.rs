@@ -5,6 +5,7 @@ use std::{collections::VecDeque, sync::OnceLock, time::Duration};
 use agent_host_config::Config;
 use agent_host_protocol::{
     Run, RunEvent, RunId,
+    auth::WORKSPACE_HEADER,
     sse::{EventReader, EventTooLarge},
 };
 use agent_host_runs::Recording;
@@ -46,7 +47,6 @@ pub(crate) fn use_key(key: Option<String>) -> Result<(), Failure> {
 
 /// The `X-Workspace` header of all clients of this process.
 static WORKSPACE: OnceLock<header::HeaderValue> = OnceLock::new();
-const X_WORKSPACE: header::HeaderName = header::HeaderName::from_static("x-workspace");
 
 /// Lets every client of this process name this workspace.
 pub(crate) fn use_workspace(workspace: Option<String>) -> Result<(), Failure> {
@@ -77,7 +77,7 @@ impl Client {
         }
         // A proxy of the environment knows nothing of this machine.
         let key = KEY.get().map(|key| (header::AUTHORIZATION, key.clone()));
-        let workspace = WORKSPACE.get().map(|workspace| (X_WORKSPACE, workspace.clone()));
+        let workspace = WORKSPACE.get().map(|workspace| (header::HeaderName::from_static(WORKSPACE_HEADER), workspace.clone()));
         let headers = key.into_iter().chain(workspace).collect();
         let http = reqwest::Client::builder().connect_timeout(CONNECT).no_proxy().default_headers(headers).build();
         let http = http.map_err(|error| Failure::new("http", format!("no HTTP client can be made: {error}")))?;

@@ -37,11 +37,6 @@ impl Settings {
     }
 }
 
-/// The ledger directory of a configuration.
-pub(crate) fn ledger_dir(config: &Config) -> PathBuf {
-    agent_host_runs::ledger_dir(config, 0)
-}
-
 /// The directory of compiled code of a configuration.
 pub(crate) fn code_dir(config: &Config) -> PathBuf {
     config.data_dir.join("code")

@@ -5,10 +5,10 @@ use std::{path::Path, sync::Arc};
 use agent_host_config::Config;
 use agent_host_ledger::{GroupBy, Ledger, OpenError, Options, RunFilter, Statistics, StatisticsQuery};
 use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, RunLogPage, limits::MAX_PAGE};
-use agent_host_runs::{JournaledCall, ListedRun, Recording, with_excerpts};
+use agent_host_runs::{JournaledCall, ListedRun, Recording, ledger_dir, with_excerpts};
 use serde_json::{Value, value::RawValue};
 
-use crate::{client::Client, failure::Failure, settings::ledger_dir, text::member};
+use crate::{client::Client, failure::Failure, text::member};
 
 /// Runs, from wherever they can be read.
 pub(crate) enum Source {
@@ -22,7 +22,7 @@ impl Source {
         if let Some(url) = server {
             return Ok(Self::Server(Client::new(url)?));
         }
-        match open_existing(&ledger_dir(config)) {
+        match open_existing(&ledger_dir(config, 0)) {
             Ok(ledger) => Ok(Self::Ledger(ledger)),
             Err(OpenError::AlreadyOpen { dir }) => {
                 if let Some(client) = Client::local(config).await? {

@@ -75,6 +75,9 @@ pub const MCP_PREFIX: &str = "ahm_";
 /// Begins the token of one stream of events.
 pub const STREAM_PREFIX: &str = "aht_";
 
+/// The header that names the workspace of a request whose sender is of none.
+pub const WORKSPACE_HEADER: &str = "x-workspace";
+
 /// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal {

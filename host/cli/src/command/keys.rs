@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, process::ExitCode};
 use agent_host_config::Config;
 use agent_host_ledger::{OpenError, Options};
 use agent_host_protocol::{Page, Principal, Scope, limits::MAX_PAGE, time};
-use agent_host_runs::{Key, Keys as KeyRing, NewKey};
+use agent_host_runs::{Key, Keys as KeyRing, NewKey, ledger_dir};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use reqwest::Method;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::runs::Server;
-use crate::{client::Client, failure::Failure, output::Output, settings::ledger_dir, source, styled::StyledText, table::Table};
+use crate::{client::Client, failure::Failure, output::Output, source, styled::StyledText, table::Table};
 
 /// Make, list and revoke API keys
 ///
@@ -145,7 +145,7 @@ impl KeyStore {
             let keys = KeyRing::open(&ledger)?;
             return Ok(Self::Ledger(ledger, keys));
         }
-        let dir = ledger_dir(config);
+        let dir = ledger_dir(config, 0);
         let opened = match which {
             Ledger::Existing => source::open_existing(&dir),
             // The first key is made before the host has ever run.

@@ -215,7 +215,7 @@ impl Service {
                 || stopping.is_cancelled(),
                 move |end| match end {
                     LeaseEnd::LostCommits(reason) => {
-                        departure.at_once();
+                        departure.leave();
                         drop(lost.send(reason.clone()));
                     }
                     // At once, whatever else is under way: no effect may begin any more.

@@ -172,7 +172,7 @@ impl Departure {
 
     /// The host cannot answer for the partition any more: requests wait for the next owner, and streams of events break off, before anybody
     /// is told of an error.
-    pub fn at_once(&self) {
+    pub fn leave(&self) {
         drop(self.0.leave());
     }
 

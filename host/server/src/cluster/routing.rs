@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use agent_host_config::Config;
 use agent_host_protocol::{
     HashSlot, Principal, RunId,
-    auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX, MCP_PREFIX},
+    auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX, MCP_PREFIX, WORKSPACE_HEADER},
 };
 use agent_host_runs::{HostProcess, Partition};
 use axum::{
@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Names the workspace of a request whose sender is of none.
-const WORKSPACE: HeaderName = HeaderName::from_static("x-workspace");
+const WORKSPACE: HeaderName = HeaderName::from_static(WORKSPACE_HEADER);
 
 /// Numbers and files of one partition, which nobody merges: without a workspace they would be those of a part of the cluster.
 const OF_ONE: [&str; 2] = ["/api/v1/backup", "/api/v1/statistics"];
