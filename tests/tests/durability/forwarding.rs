@@ -242,6 +242,22 @@ fn raw(mut stream: TcpStream, request: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// More new connections between two hosts than may prove themselves at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_requests_begin_at_the_same_moment() {
+    let world = World::start().await;
+    let (active, warm, _) = world.active_and_warm().await;
+    let event = json!({ "event_type": "probe.sent" });
+    let sent = (0..200).map(|_| warm.request(Method::POST, "/api/v1/events").json(&event).send());
+    for answer in futures_util::future::join_all(sent).await {
+        let answer = answer.unwrap();
+        let status = answer.status();
+        assert_eq!(status, StatusCode::ACCEPTED, "{}", answer.text().await.unwrap());
+    }
+    warm.host.terminate();
+    active.host.terminate();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_listener_for_hosts_takes_hosts_with_the_secret_alone() {
     let world = World::start().await;

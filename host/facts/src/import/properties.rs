@@ -87,6 +87,7 @@ fn templates(form: Form) -> Vec<Value> {
             json!({ "jsonrpc": "2.0", "id": 1, "result": { "isError": true, "content": [] } }),
             json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": -1, "message": "e" } }),
             json!({ "jsonrpc": "2.0", "id": 2, "method": "elicitation/create", "params": { "message": "?", "requestedSchema": {} } }),
+            json!({ "jsonrpc": "2.0", "id": 2, "method": "elicitation/create", "params": { "message": "" } }),
             json!({ "jsonrpc": "2.0", "id": 2, "result": { "action": "accept", "content": {} } }),
             json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": { "progressToken": 1, "progress": 0.5, "total": 1 } }),
             json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 1 } }),

@@ -57,7 +57,7 @@ impl Actions {
             return out.warn("duplicate_action", "an action was asked for that had been asked for before");
         }
         let kind = text(&more, "kind").unwrap_or("platform_action").to_owned();
-        let name = text(&more, "action").unwrap_or("action").to_owned();
+        let name = said(&more, "action").unwrap_or("action").to_owned();
         let is_client_tool = kind == "client_tool";
         let call = match kind.as_str() {
             "platform_action" => {
@@ -106,7 +106,7 @@ impl Actions {
         let scope = ScopeIds { action_id: Some(ids.of(Kind::Action, &given)), ..of_call };
         let asks_permission = matches!(kind.as_str(), "platform_action" | "effect_in_doubt");
         let tool = text(&more, "tool_name").unwrap_or_default();
-        let title = text(&more, "title").map(line).unwrap_or_else(|| match kind.as_str() {
+        let title = said(&more, "title").map(line).unwrap_or_else(|| match kind.as_str() {
             "client_tool" => format!("Call of the client's tool {}", line(tool)),
             _ => line(&name),
         });
@@ -253,7 +253,8 @@ impl Actions {
         let of_call = call.as_ref().and_then(|call| tools.scope_of(call)).cloned().unwrap_or_default();
         let scope = ScopeIds { action_id: Some(ids.of(Kind::Action, &action_id)), ..of_call };
         let asks_permission = call.is_some();
-        let title = title.as_deref().map_or_else(|| "The framework asked a person".to_owned(), line);
+        let title =
+            title.as_deref().filter(|title| !title.is_empty()).map_or_else(|| "The framework asked a person".to_owned(), line);
         if asks_permission {
             out.say(Draft::new(FactType::PermissionRequested).in_scope(&scope).with("decision", "ask"));
         }
@@ -391,4 +392,9 @@ fn finish(out: &mut Out, tools: &mut Tools, call: &str, end: &ActionEnd) {
 
 fn text<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     members.get(name).and_then(Value::as_str)
+}
+
+/// A text that is not empty: the profile asks for words that a person can read.
+fn said<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    text(members, name).filter(|text| !text.is_empty())
 }

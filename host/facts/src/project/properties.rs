@@ -105,7 +105,7 @@ pub(crate) fn faults(facts: &[Fact], first: u64) -> Vec<String> {
                 if actions.insert(action.clone().unwrap(), call).is_some() {
                     fault("action required twice");
                 }
-                if fact.text("title").is_none() || fact.text("actionType").is_none() {
+                if ["title", "actionType"].iter().any(|name| fact.text(name).is_none_or(str::is_empty)) {
                     fault("action without a title");
                 }
             }
@@ -202,9 +202,9 @@ fn data(kind: ResultKind) -> BoxedStrategy<Value> {
                 }
             })
             .boxed(),
-        ResultKind::ActionRequested => (action(), prop::sample::select(vec!["platform_action", "question", "effect_in_doubt", "client_tool"]), name(), any::<bool>())
-            .prop_map(|(id, kind, call, allowed)| {
-                json!({ "action_id": id, "kind": kind, "action": "message.edit", "tool_call_id": call, "tool_name": "t",
+        ResultKind::ActionRequested => (action(), prop::sample::select(vec!["platform_action", "question", "effect_in_doubt", "client_tool"]), name(), any::<bool>(), prop::sample::select(vec![None, Some(""), Some("message.edit")]))
+            .prop_map(|(id, kind, call, allowed, text)| {
+                json!({ "action_id": id, "kind": kind, "action": text, "title": text, "tool_call_id": call, "tool_name": "t",
                     "target": { "secret": 1 }, "payload": {}, "decisions": ["approve", "deny"], "expires_at": 5,
                     "policy": if allowed { "allow" } else { "ask" } })
             })

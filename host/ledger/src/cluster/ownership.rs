@@ -60,9 +60,9 @@ const TAKE: &str = "with taken as (update agent_host.partitions set epoch = epoc
     select epoch from taken";
 
 /// The partition is given back only where the log has the last batch of the copy, or the mark of its loss is there: nobody is to take it without
-/// what its owner has committed.
+/// what its owner has committed. The mark of a host whose copy has less is none of it.
 const GIVE_BACK: &str = "update agent_host.partitions set owner = null, incarnation = null \
-    where owner = $1::text and incarnation = $2::int8 and p = $3::int8 and epoch = $4::int8 and (lost_batch is not null or $5::int8 = 0 \
+    where owner = $1::text and incarnation = $2::int8 and p = $3::int8 and epoch = $4::int8 and (lost_batch >= $5::int8 or $5::int8 = 0 \
     or exists (select 1 from agent_host.log l where l.p = $3::int8 and l.seq = $5::int8 and l.epoch = $6::int8)) returning epoch";
 
 const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity \

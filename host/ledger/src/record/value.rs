@@ -1,8 +1,6 @@
 //! Values kept by name or id: state, storage, entries and artifacts.
 
-use agent_host_protocol::{
-    EventId, HashSlot, RunId, Timestamp, artifact::ArtifactMetadata, grant::ConversationKey, message::ArtifactRef,
-};
+use agent_host_protocol::{EventId, RunId, Timestamp, artifact::ArtifactMetadata, grant::ConversationKey, message::ArtifactRef};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -160,7 +158,7 @@ pub struct ArtifactRecord {
 #[must_use]
 pub fn new_artifact_id(workspace: &str) -> String {
     // Every id of the protocol is one; this one belongs to no event.
-    EventId::in_slot(HashSlot::of_workspace(Some(workspace))).to_string()
+    EventId::of_workspace(Some(workspace)).to_string()
 }
 
 impl ArtifactRecord {

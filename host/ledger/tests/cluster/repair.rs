@@ -128,6 +128,31 @@ async fn an_owner_that_ends_notices_what_the_database_lost() {
     assert!(ledger.run(run).unwrap().is_some());
 }
 
+/// A follower misses what it has. The owner, which had more, says so when it ends.
+#[tokio::test]
+async fn an_owner_that_ends_has_more_than_the_follower_that_noticed() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let database = cluster(shared());
+    let url = shared().url(&database);
+    let ledger = active(a.path(), &url, "a:1");
+    new_run(&ledger).await;
+    let follower = Warm::start(b.path(), &url, "b:1");
+    let of_follower = last_batch(shared(), &database);
+    until("the follower has all", || follower.watch.status().last_batch == of_follower);
+    follower.stop();
+    let run = new_run(&ledger).await.run.run_id;
+    let last = last_batch(shared(), &database);
+    lose_after(&database, of_follower - 1);
+    let error = Standby::join(host_options(b.path()), &member(&url, "b:1")).unwrap_err();
+    assert!(error.to_string().contains("engine_lost_commits"), "{error}");
+    assert_eq!(lost(&url), Some(LostBatch { batch: of_follower, host: "b:1".to_owned() }));
+    ledger.close().await.unwrap();
+    assert_eq!(lost(&url), Some(LostBatch { batch: last, host: "a:1".to_owned() }));
+    repair(&url, a.path(), Repair::Whole).unwrap();
+    let ledger = active(b.path(), &url, "b:1");
+    assert!(ledger.run(run).unwrap().is_some());
+}
+
 /// The hook of an owner comes before any caller is told; what the owner had in memory is in its files then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_told_of_lost_batches_before_the_owner_has_ended() {

@@ -12,7 +12,7 @@ use agent_host_ledger::{
     new_artifact_id,
 };
 use agent_host_protocol::{
-    Event, EventId, HashSlot, Run, RunId, RunStatus, RunnerId,
+    Event, EventId, Run, RunId, RunStatus, RunnerId,
     context::Delivery,
     encoded::json_len,
     event::Envelope,
@@ -252,7 +252,7 @@ impl Intake {
         }
         let envelope = self.with_known_artifacts(envelope)?;
         let (envelope, payload) = self.with_small_payload(envelope).await?;
-        let event_id = EventId::in_slot(HashSlot::of_workspace(envelope.workspace()));
+        let event_id = EventId::of_workspace(envelope.workspace());
         Ok((Arc::new(Event { event_id, received_at: time::now(), envelope }), payload))
     }
 
@@ -497,7 +497,7 @@ pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, run
     spans::note(&mut metadata);
     let [conversation_id, thread_id, workspace_id, bot_id] = conversation_ids(event.envelope.conversation.as_ref());
     Run {
-        run_id: RunId::in_slot(HashSlot::of_workspace(workspace_id.as_deref())),
+        run_id: RunId::of_workspace(workspace_id.as_deref()),
         parent_run_id: None,
         retry_of: None,
         execution: terms.execution,

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Instant};
 
 use agent_host_ledger::{Accept, AcceptOutcome, Idempotency};
 use agent_host_protocol::{
-    ApiError, ErrorCode, Event, EventId, HashSlot, Run, RunId, RunnerId, context::Conversation, event::Envelope,
-    grant::ConversationKey, time,
+    ApiError, ErrorCode, Event, EventId, Run, RunId, RunnerId, context::Conversation, event::Envelope, grant::ConversationKey,
+    time,
 };
 use agent_host_sandbox::Runner;
 use futures_util::future::BoxFuture;
@@ -122,7 +122,7 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
         ..Envelope::message(String::new(), "run")
     };
     envelope.check().map_err(ApiError::invalid_argument)?;
-    let event_id = EventId::in_slot(HashSlot::of_workspace(envelope.workspace()));
+    let event_id = EventId::of_workspace(envelope.workspace());
     let event = Arc::new(Event { event_id, received_at: time::now(), envelope });
     let time_left = parent.deadline.at().saturating_duration_since(Instant::now());
     let terms = child::terms(&parent.terms, &runner, config, time_left, parent.budget.rest());

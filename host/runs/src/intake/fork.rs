@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use agent_host_ledger::{AddRun, Blob, JournalSegment, Ledger, NewContext, NewEvent};
-use agent_host_protocol::{
-    HashSlot, ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, encoded::JsonText, hex, time,
-};
+use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, encoded::JsonText, hex, time};
 use serde_json::{Map, Value};
 
 use super::Intake;
@@ -89,7 +87,7 @@ impl Intake {
         metadata.insert("forked_at".to_owned(), fork.at.into());
         let at = time::now();
         let run = Run {
-            run_id: RunId::in_slot(HashSlot::of_workspace(record.run.workspace_id.as_deref())),
+            run_id: RunId::of_workspace(record.run.workspace_id.as_deref()),
             turn: None,
             status: RunStatus::Created,
             status_reason: None,
