@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use agent_host_harness::{Answer, Registered, Request, Transport, TransportError};
 use agent_host_runs::{Host, Registration};
-use agent_host_server::{LocalAnswer, LocalClient, LocalRequest};
+use agent_host_server::{ClusterClient, LocalAnswer, LocalClient, LocalRequest};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use reqwest::{Url, header};
@@ -19,6 +19,8 @@ const MAX_REGISTERED: usize = 1 << 20;
 pub(crate) struct LocalTransport {
     pub(crate) host: Host,
     pub(crate) client: LocalClient,
+    /// The way to the other partitions of a cluster.
+    pub(crate) cluster: Option<ClusterClient>,
     /// Address of the server for other processes.
     pub(crate) url: String,
 }
@@ -30,10 +32,18 @@ impl Transport for LocalTransport {
                 // The host has it from the same configuration.
                 registration.remove("manifests");
             }
+            let sent = Bytes::from(registration.to_string());
             let registration: Registration =
                 serde_json::from_value(registration).map_err(|error| TransportError(error.to_string()))?;
             let registered = self.host.register_executor(registration, None).await;
             let (executor, credential) = registered.map_err(|error| TransportError(error.to_string()))?;
+            if let Some(cluster) = &self.cluster
+                && let Err(error) = cluster.introduce(sent, &credential).await
+            {
+                // It is tried again, with another one.
+                drop(self.host.deregister_executor(&executor.executor_id).await);
+                return Err(TransportError(error.to_string()));
+            }
             Ok(Registered { executor_id: executor.executor_id, credential })
         })
     }
@@ -42,7 +52,11 @@ impl Transport for LocalTransport {
         Box::pin(async move {
             let Request { method, path, token, body, max_bytes } = request;
             let request = LocalRequest { method, path, token, body, max_bytes };
-            let answer = self.client.send(request).await.map_err(|error| TransportError(error.to_string()))?;
+            let answer = match &self.cluster {
+                None => self.client.send(request).await,
+                Some(cluster) => cluster.send(&self.client, request).await,
+            };
+            let answer = answer.map_err(|error| TransportError(error.to_string()))?;
             let LocalAnswer { status, retry_after, body } = answer;
             Ok(Answer { status, retry_after, body })
         })

@@ -76,9 +76,11 @@ pub use crate::{
         scheduler::ScheduleReport,
     },
     lifecycle::{
-        claims::{AppendOutcome, ClaimRequest, ClaimStart, ClaimedRun as Claimed},
+        claims::{AppendOutcome, ClaimLook, ClaimRequest, ClaimStart, ClaimedRun as Claimed},
         dead_letters::DeadLetter,
-        executors::{Executor, ExecutorChange, ExecutorNews, ExecutorState, Registration},
+        executors::{Executor, ExecutorNews, ExecutorState},
+        queue::waiting::WaitingRun,
+        registration::{ExecutorChange, Registration},
         watchers::RunWatch,
     },
     policy::{

@@ -49,7 +49,10 @@ mod routes;
 mod serve_error;
 mod server;
 
-pub use cluster::listeners::{ClusterListeners, ClusterPartition, Departure};
+pub use cluster::{
+    listeners::{ClusterListeners, ClusterPartition, Departure},
+    local_client::ClusterClient,
+};
 pub use http::{Problem, ProblemCode};
 pub use local::{LocalAnswer, LocalClient, LocalError, LocalRequest};
 pub use routes::openapi;

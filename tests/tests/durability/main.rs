@@ -20,6 +20,7 @@ mod forwarding;
 mod kills;
 mod outside;
 mod parking;
+mod partition_executors;
 mod partitions;
 mod policies;
 mod replays;

@@ -14,18 +14,28 @@ use crate::{
     forwarding::{ForwardingHost, client, follow, message, records},
 };
 
-const PARTITIONS: u32 = 4;
+pub const PARTITIONS: u32 = 4;
 const WORKSPACES: usize = 8;
 
 /// A workspace with a key of its own.
-struct Workspace {
-    id: String,
+pub struct Workspace {
+    pub id: String,
     key_id: String,
     key: String,
 }
 
 impl Workspace {
-    fn request(&self, method: Method, host: &ForwardingHost, path: &str) -> RequestBuilder {
+    /// Makes its key at a host. Another host knows it a moment later.
+    pub async fn make(host: &ForwardingHost, id: String) -> Self {
+        let scopes = ["events:write", "runs:read", "runs:control", "runs:execute", "admin"];
+        let wanted = json!({ "name": "test", "scopes": scopes, "workspace": id });
+        let (status, made) = answer(client().post(host.url("/api/v1/keys")).json(&wanted)).await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+        let text = |name: &str| made[name].as_str().unwrap().to_owned();
+        Self { id, key_id: text("key_id"), key: text("token") }
+    }
+
+    pub fn request(&self, method: Method, host: &ForwardingHost, path: &str) -> RequestBuilder {
         client().request(method, host.url(path)).bearer_auth(&self.key)
     }
 
@@ -40,7 +50,7 @@ impl Workspace {
         body["runs"][0]["run_id"].as_str().unwrap().to_owned()
     }
 
-    async fn is_completed(&self, host: &ForwardingHost, run: &str) {
+    pub async fn is_completed(&self, host: &ForwardingHost, run: &str) {
         let began = Instant::now();
         loop {
             let (status, body) = self.get(host, &format!("/api/v1/runs/{run}")).await;
@@ -54,12 +64,12 @@ impl Workspace {
     }
 }
 
-async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
+pub async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     let answer = request.send().await.unwrap();
     (answer.status(), answer.json().await.unwrap_or_default())
 }
 
-async fn is_ready(host: &ForwardingHost) {
+pub async fn is_ready(host: &ForwardingHost) {
     let began = Instant::now();
     loop {
         let (status, body) = host.readiness().await;
@@ -92,13 +102,7 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
     // Keys are made at any host, and are good at every one.
     let mut workspaces = Vec::new();
     for number in 0..WORKSPACES {
-        let id = format!("workspace-{number}");
-        let scopes = ["events:write", "runs:read", "runs:control", "runs:execute", "admin"];
-        let wanted = json!({ "name": "test", "scopes": scopes, "workspace": id });
-        let (status, made) = answer(client().post(hosts[number % 3].url("/api/v1/keys")).json(&wanted)).await;
-        assert_eq!(status, StatusCode::CREATED, "{made}");
-        let text = |name: &str| made[name].as_str().unwrap().to_owned();
-        workspaces.push(Workspace { id, key_id: text("key_id"), key: text("token") });
+        workspaces.push(Workspace::make(&hosts[number % 3], format!("workspace-{number}")).await);
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
 

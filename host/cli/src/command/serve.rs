@@ -8,7 +8,7 @@ use std::{
 
 use agent_host_config::Config;
 use agent_host_runs::{Host, HostProcess};
-use agent_host_server::{LocalClient, Server};
+use agent_host_server::{ClusterClient, LocalClient, Server};
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
@@ -134,8 +134,8 @@ async fn serve_alone(host: Host, mut signals: Signals, output: Output) -> anyhow
         }
     };
     let url = local_url(server.local_addr());
-    let started =
-        write_address(&host, &url).and_then(|address| Ok((address, Harnesses::start(&host, || server.local_client(), &url)?)));
+    let started = write_address(&host, &url)
+        .and_then(|address| Ok((address, Harnesses::start(&host, || server.local_client(), None, &url)?)));
     // The address is there until this function returns.
     let (_address, harnesses) = match started {
         Ok(started) => started,
@@ -202,9 +202,14 @@ pub(super) struct Harnesses {
 
 #[cfg(target_os = "linux")]
 impl Harnesses {
-    pub(super) fn start(host: &Host, client: impl FnOnce() -> LocalClient, url: &str) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        host: &Host,
+        client: impl FnOnce() -> LocalClient,
+        cluster: Option<ClusterClient>,
+        url: &str,
+    ) -> anyhow::Result<Self> {
         use crate::harness_transport::LocalTransport;
-        let transport = LocalTransport { host: host.clone(), client: client(), url: url.to_owned() };
+        let transport = LocalTransport { host: host.clone(), client: client(), cluster, url: url.to_owned() };
         let running = super::harness::start(&host.config(), &(std::sync::Arc::new(transport) as _))?;
         Ok(Self { running })
     }
@@ -220,7 +225,7 @@ impl Harnesses {
 
 #[cfg(not(target_os = "linux"))]
 impl Harnesses {
-    pub(super) fn start(host: &Host, _: impl FnOnce() -> LocalClient, _: &str) -> anyhow::Result<Self> {
+    pub(super) fn start(host: &Host, _: impl FnOnce() -> LocalClient, _: Option<ClusterClient>, _: &str) -> anyhow::Result<Self> {
         anyhow::ensure!(host.config().harnesses.is_empty(), "[[harnesses]] need Linux: processes are confined by means of it");
         Ok(Self {})
     }

@@ -10,7 +10,7 @@ use agent_host_ledger::OpenError;
 use agent_host_runs::{
     ClusterMember, Host, HostError, HostProcess, LeaseEnd, Ledger, Partition, Standby, StartError, cluster_secret,
 };
-use agent_host_server::{ActivePartition, ClusterListeners, ClusterPartition};
+use agent_host_server::{ActivePartition, ClusterClient, ClusterListeners, ClusterPartition};
 use parking_lot::Mutex;
 use tokio::{
     sync::{oneshot, watch},
@@ -93,6 +93,7 @@ pub(super) async fn serve(
             member: member.clone(),
             partition: Partition::new(number, of),
             routes: partition.clone(),
+            cluster: listeners.local_client(),
             process: process.clone(),
             stopping: stopping.clone(),
             owned: Arc::clone(&owned),
@@ -154,6 +155,8 @@ struct Service {
     member: ClusterMember,
     partition: Partition,
     routes: ClusterPartition,
+    /// The way to all partitions, where there are several.
+    cluster: Option<ClusterClient>,
     /// Has the process as soon as that has started.
     process: watch::Receiver<Option<HostProcess>>,
     /// Cancelled when the host ends.
@@ -272,12 +275,12 @@ impl Service {
         goes_on
     }
 
-    /// The coding agents of the configuration take runs of the first partition.
+    /// The owner of the first partition has the coding agents of the configuration, which take runs of all of them.
     fn start_agents(&self, host: &Host, active: &ActivePartition) -> anyhow::Result<Option<Harnesses>> {
         if !self.partition.is_first() {
             return Ok(None);
         }
-        Harnesses::start(host, || active.local_client(), &self.url).map(Some)
+        Harnesses::start(host, || active.local_client(), self.cluster.clone(), &self.url).map(Some)
     }
 
     fn note_owned(&self, host: &Host) -> anyhow::Result<()> {

@@ -10,8 +10,9 @@ use super::Host;
 use crate::{
     calls::remote::Calls,
     lifecycle::{
-        claims::{AppendOutcome, ClaimRequest, ClaimStart, ClaimedRun},
-        executors::{Executor, ExecutorChange, ExecutorNews, Registration},
+        claims::{AppendOutcome, ClaimLook, ClaimRequest, ClaimStart, ClaimedRun},
+        executors::{Executor, ExecutorNews},
+        registration::{ExecutorChange, Registration},
     },
     record::HostError,
 };
@@ -23,6 +24,14 @@ impl Host {
     /// Fails if the executor is not registered or has no free slot.
     pub async fn claim(&self, executor_id: &str, request: ClaimRequest, wait: Duration) -> Result<Option<ClaimedRun>, HostError> {
         self.0.cell.runs.claim(executor_id, request, wait).await
+    }
+
+    /// The run that [`Host::claim`] would give, after at most `wait`; it stays where it is.
+    ///
+    /// # Errors
+    /// As [`Host::claim`].
+    pub async fn look_for_run(&self, executor_id: &str, request: ClaimRequest, wait: Duration) -> Result<ClaimLook, HostError> {
+        self.0.cell.runs.look_for_run(executor_id, request, wait).await
     }
 
     /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
@@ -121,6 +130,14 @@ impl Host {
         workspace: Option<String>,
     ) -> Result<(Executor, String), HostError> {
         self.0.cell.runs.register_executor(registration, workspace).await
+    }
+
+    /// Registers an executor of no workspace under the credential that another partition has given. Repeating it is harmless.
+    ///
+    /// # Errors
+    /// Fails if the registration is invalid, the credential is that of nobody or of somebody else, or it cannot be written.
+    pub async fn introduce_executor(&self, registration: Registration, credential: &str) -> Result<Executor, HostError> {
+        self.0.cell.runs.introduce_executor(registration, credential).await
     }
 
     /// An executor that is registered.

@@ -12,15 +12,16 @@ use agent_host_facts::import::NativeEnd;
 use agent_host_ledger::RunChange;
 use agent_host_protocol::{Run, RunId, RunnerId, SentResult, Timestamp, run::Terminal};
 use agent_host_sandbox::Batch;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::{
     Runs,
     appended::{AppendedResults, hash},
+    executors::Executor,
     lease::ClaimToken,
-    queue::waiting::Offer,
+    queue::waiting::{Offer, WaitingRun},
 };
 use crate::{
     calls::{
@@ -225,6 +226,31 @@ impl Runs {
         }
     }
 
+    /// The run that [`Self::claim`] would give, after at most `wait`; it stays where it is.
+    pub(crate) async fn look_for_run(
+        &self,
+        executor_id: &str,
+        request: ClaimRequest,
+        wait: Duration,
+    ) -> Result<ClaimLook, HostError> {
+        let until = tokio::time::Instant::now() + wait;
+        let ClaimRequest { queues, runner_ids, .. } = request;
+        let filter = Arc::new(self.wanted_by(executor_id, queues, runner_ids)?);
+        let first = loop {
+            self.check_running()?;
+            match self.waiting.look(&filter) {
+                Ok(first) => break Some(first),
+                Err(mut look) => tokio::select! {
+                    _ = &mut look.told => {}
+                    () = tokio::time::sleep_until(until) => break None,
+                    () = self.stopping.cancelled() => return Err(HostError::ShuttingDown),
+                },
+            }
+        };
+        let Executor { slots, held, .. } = self.executor(executor_id)?;
+        Ok(ClaimLook { slots, held: held.len(), first })
+    }
+
     /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
     pub(crate) async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, ClaimStart), HostError> {
         self.claim_handle(run_id, token)?.order(Order::Start).await
@@ -366,6 +392,17 @@ impl Runs {
         let handle = self.handle_by(ClaimToken::Mcp, run_id, token)?;
         Ok(Calls::new(handle.calls()?, Arc::clone(&handle.scope)))
     }
+}
+
+/// The outcome of a look at what an executor could claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimLook {
+    /// Runs that the executor may hold.
+    pub slots: u32,
+    /// Runs that it holds in this partition.
+    pub held: usize,
+    /// The run that a claim would give.
+    pub first: Option<WaitingRun>,
 }
 
 /// A request of an executor for runs.

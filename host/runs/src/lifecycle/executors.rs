@@ -9,11 +9,9 @@ use std::{
     time::Duration,
 };
 
-use agent_host_config::{check_labels, is_name};
-use agent_host_ledger::{EntryWrite, Ledger};
+use agent_host_ledger::{EntryWrite, Ledger, Partition};
 use agent_host_protocol::{
-    HashSlot, Principal, PrincipalKind, RunId, RunnerId, RunnerManifest, Scope, Timestamp, auth::EXECUTOR_PREFIX,
-    encoded::json_len, hex, limits::is_shallow, time,
+    HashSlot, Principal, PrincipalKind, RunId, RunnerId, RunnerManifest, Scope, Timestamp, auth::EXECUTOR_PREFIX, hex, time,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{Stream, stream};
@@ -24,7 +22,12 @@ use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::{Runs, lease::random, queue::waiting::ClaimFilter};
+use super::{
+    Runs,
+    lease::random,
+    queue::waiting::ClaimFilter,
+    registration::{ExecutorChange, Registration, StoredRegistration},
+};
 use crate::{
     policy::registered::{RegisteredRunners, SentManifest, judge},
     record::HostError,
@@ -38,97 +41,8 @@ const NEWS: usize = 256;
 const FORGOTTEN_MS: u64 = 24 * 60 * 60 * 1000;
 /// Executors that are registered at one time.
 const MAX_EXECUTORS: usize = 10_000;
-/// Names in a list of a registration.
-const MAX_NAMES: usize = 100;
-/// Runs that one executor may hold.
-const MAX_SLOTS: u32 = 10_000;
 /// Manifests that one executor brings.
 const MAX_MANIFESTS: usize = 20;
-/// Largest description of an executor's capabilities, in bytes of JSON.
-const MAX_CAPABILITIES_BYTES: usize = 16 * 1024;
-
-/// The registration of an executor.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Registration {
-    /// Name for people.
-    pub name: String,
-    /// Version of the executor.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// Runners whose runs it takes. None: all.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub runner_ids: Vec<RunnerId>,
-    /// Queues that it takes runs from. None: all.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub queues: Vec<String>,
-    /// Labels of the executor: runs that need a label go to executors that have it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-    /// Runs that it holds at one time, at most.
-    #[serde(default = "one")]
-    pub slots: u32,
-    /// More of it, for people: nothing is decided by it.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub capabilities: Map<String, Value>,
-    /// Manifests of runners that the executor serves, as far as `[[executor_runners]]` allows them. They are there as long as the
-    /// executor is registered.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub manifests: Vec<SentManifest>,
-}
-
-/// The change of an executor by its heartbeat. An absent member stays as it is.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, utoipa::ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ExecutorChange {
-    /// New labels, in place of the old ones.
-    pub labels: Option<BTreeMap<String, String>>,
-    /// Runs that it holds at one time, at most. Runs that it already holds stay.
-    pub slots: Option<u32>,
-    /// New capabilities, in place of the old ones.
-    pub capabilities: Option<Map<String, Value>>,
-}
-
-impl ExecutorChange {
-    fn applied(self, kept: &StoredRegistration) -> StoredRegistration {
-        let Self { labels, slots, capabilities } = self;
-        StoredRegistration {
-            labels: labels.unwrap_or_else(|| kept.labels.clone()),
-            slots: slots.unwrap_or(kept.slots),
-            capabilities: capabilities.unwrap_or_else(|| kept.capabilities.clone()),
-            ..kept.clone()
-        }
-    }
-}
-
-const fn one() -> u32 {
-    1
-}
-
-impl Registration {
-    fn check(&self) -> Result<(), HostError> {
-        let invalid = |message: &str| Err(HostError::Invalid(message.to_owned()));
-        let short = |text: &str| (1..=128).contains(&text.len()) && !text.chars().any(char::is_control);
-        if !short(&self.name) || self.version.as_deref().is_some_and(|version| !short(version)) {
-            return invalid("`name` and `version` have 1 to 128 bytes and no control characters");
-        }
-        if self.queues.len() > MAX_NAMES || self.runner_ids.len() > MAX_NAMES {
-            return invalid("`queues` and `runner_ids` name at most 100 each: leave them out to take all");
-        }
-        if !self.queues.iter().all(|queue| is_name(queue)) {
-            return invalid("`queues`: a queue has 1 to 64 letters, digits, `.`, `_`, `-` or `/`");
-        }
-        check_labels(&self.labels).map_err(HostError::Invalid)?;
-        if !(1..=MAX_SLOTS).contains(&self.slots) {
-            return invalid("`slots` is between 1 and 10000");
-        }
-        let capabilities = json_len(&self.capabilities);
-        if capabilities > MAX_CAPABILITIES_BYTES || !self.capabilities.values().all(is_shallow) {
-            return invalid("`capabilities` have at most 16384 bytes, and nest at most 64 levels");
-        }
-        Ok(())
-    }
-}
 
 /// An executor as the ledger keeps it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -144,23 +58,6 @@ struct Record {
     /// Manifests that it has brought.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     manifests: Vec<RunnerManifest>,
-}
-
-/// A registration, without the refusal of unknown fields that flattening does not allow.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct StoredRegistration {
-    name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    version: Option<String>,
-    #[serde(default)]
-    runner_ids: Vec<RunnerId>,
-    #[serde(default)]
-    queues: Vec<String>,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    slots: u32,
-    #[serde(default)]
-    capabilities: Map<String, Value>,
 }
 
 /// The presence of an executor.
@@ -261,14 +158,14 @@ impl Drop for ExecutorSlot {
 
 impl Executors {
     /// Reads the executors of a ledger. Their manifests go to `registered`.
-    pub(crate) fn load(ledger: &Ledger, registered: &RegisteredRunners) -> Result<Self, HostError> {
+    pub(crate) fn load(ledger: &Ledger, partition: Partition, registered: &RegisteredRunners) -> Result<Self, HostError> {
         let mut all = HashMap::new();
         for (key, entry) in ledger.entries(ENTRIES, None, usize::MAX)? {
             match serde_json::from_str::<Record>(entry.get()) {
                 // Heard of now: it did not know that the host was away.
                 Ok(record) => {
                     let Record { executor_id, workspace, manifests, .. } = &record;
-                    if let Err(problem) = registered.add(executor_id, workspace.as_deref(), manifests) {
+                    if let Err(problem) = registered.add(partition, executor_id, workspace.as_deref(), manifests) {
                         tracing::warn!(executor_id, problem, "the manifests of an executor are not served");
                     }
                     drop(all.insert(record.executor_id.clone(), ExecutorEntry::new(record, time::now())));
@@ -342,6 +239,11 @@ impl ExecutorEntry {
     }
 }
 
+/// The id of the executor with a credential.
+fn id_in(credential: &str) -> Option<&str> {
+    credential.strip_prefix(EXECUTOR_PREFIX)?.split_once('_').map(|(id, _)| id)
+}
+
 fn digest(credential: &str) -> String {
     URL_SAFE_NO_PAD.encode(Sha256::digest(credential))
 }
@@ -359,12 +261,33 @@ impl Runs {
         registration: Registration,
         workspace: Option<String>,
     ) -> Result<(Executor, String), HostError> {
+        let id = format!("{}{}", hex::encode(&random::<7>()?), HashSlot::of_workspace(workspace.as_deref()));
+        let credential = format!("{EXECUTOR_PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
+        let executor = self.add_executor(id, registration, workspace, &credential).await?;
+        Ok((executor, credential))
+    }
+
+    /// Registers an executor of no workspace under the credential that another partition has given. Repeating it is harmless.
+    pub(crate) async fn introduce_executor(&self, registration: Registration, credential: &str) -> Result<Executor, HostError> {
+        let id = id_in(credential).ok_or_else(unknown_credential)?;
+        if self.executors.0.lock().contains_key(id) {
+            self.executor_principal(credential)?;
+            return self.executor(id);
+        }
+        self.add_executor(id.to_owned(), registration, None, credential).await
+    }
+
+    async fn add_executor(
+        &self,
+        id: String,
+        registration: Registration,
+        workspace: Option<String>,
+        credential: &str,
+    ) -> Result<Executor, HostError> {
         registration.check()?;
         if self.executors.0.lock().len() >= MAX_EXECUTORS {
             return Err(HostError::Conflict(format!("{MAX_EXECUTORS} executors are registered: deregister some")));
         }
-        let id = format!("{}{}", hex::encode(&random::<7>()?), HashSlot::of_workspace(workspace.as_deref()));
-        let credential = format!("{EXECUTOR_PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
         let Registration { name, version, runner_ids, queues, labels, slots, capabilities, manifests } = registration;
         let manifests = self.judged(manifests, workspace.as_deref())?;
         let record = Record {
@@ -373,17 +296,17 @@ impl Runs {
             registration: StoredRegistration { name, version, runner_ids, queues, labels, slots, capabilities },
             workspace,
             registered_at: time::now(),
-            credential: digest(&credential),
+            credential: digest(credential),
         };
         let write = EntryWrite::put(format!("{ENTRIES}{id}"), &record)?;
         let registered = &self.shared.registered;
-        registered.add(&id, record.workspace.as_deref(), &record.manifests).map_err(HostError::Conflict)?;
+        registered.add(self.partition, &id, record.workspace.as_deref(), &record.manifests).map_err(HostError::Conflict)?;
         if let Err(error) = self.ledger.put_entries(&[write]).await {
-            registered.remove(&id);
+            registered.remove(self.partition, &id);
             return Err(error.into());
         }
         self.executors.0.lock().insert(id.clone(), ExecutorEntry::new(record, time::now()));
-        Ok((self.executor(&id)?, credential))
+        self.executor(&id)
     }
 
     /// The manifests that an executor of a workspace brings, if the operator allows all of them.
@@ -411,7 +334,7 @@ impl Runs {
 
     /// The principal of this credential.
     pub(crate) fn executor_principal(&self, credential: &str) -> Result<Principal, HostError> {
-        let id = credential.strip_prefix(EXECUTOR_PREFIX).and_then(|rest| rest.split_once('_')).map(|(id, _)| id);
+        let id = id_in(credential);
         let expected = digest(credential);
         let mut all = self.executors.0.lock();
         let known = id.and_then(|id| all.get_mut(id)).ok_or_else(unknown_credential)?;
@@ -439,7 +362,7 @@ impl Runs {
 
     /// The cell is closed: the manifests that its executors have brought are not served any more.
     pub(crate) fn forget_manifests(&self) {
-        self.executors.ids().iter().for_each(|id| self.shared.registered.remove(id));
+        self.executors.ids().iter().for_each(|id| self.shared.registered.remove(self.partition, id));
     }
 
     /// All registered executors, in the order of their registration.
@@ -474,7 +397,7 @@ impl Runs {
     pub(crate) async fn deregister_executor(&self, id: &str) -> Result<(), HostError> {
         self.executor(id)?;
         self.ledger.put_entries(&[EntryWrite::delete(format!("{ENTRIES}{id}"))]).await?;
-        self.shared.registered.remove(id);
+        self.shared.registered.remove(self.partition, id);
         if let Some(known) = self.executors.0.lock().remove(id) {
             known.held.into_values().for_each(|gone| gone.cancel());
         }

@@ -19,6 +19,7 @@ pub(crate) mod lines;
 pub(crate) mod native;
 pub(crate) mod queue;
 pub(crate) mod recovery;
+pub(crate) mod registration;
 pub(crate) mod requeue;
 pub(crate) mod responses;
 pub(crate) mod start;
@@ -117,7 +118,7 @@ impl Runs {
     /// Opens the runs of a ledger. None of them is executed before [`Runs::recover`].
     pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger, partition: Partition) -> Result<Self, HostError> {
         let logs = Arc::new(RunLogs::new(&shared.setup().config.data_dir, partition));
-        let (executors, lease_key) = (Executors::load(&ledger, &shared.registered)?, LeaseKey::of(&ledger).await?);
+        let (executors, lease_key) = (Executors::load(&ledger, partition, &shared.registered)?, LeaseKey::of(&ledger).await?);
         Ok(Self(Arc::new(RunsOfCell {
             shared: Arc::clone(shared),
             ledger,

@@ -9,6 +9,7 @@ use std::{
 };
 
 use agent_host_config::Config;
+use agent_host_ledger::Partition;
 use agent_host_protocol::{
     RunnerId, RunnerManifest,
     encoded::json_len,
@@ -146,7 +147,8 @@ pub(crate) fn judge(config: &Config, manifest: &RunnerManifest, workspace: Optio
 struct RegisteredManifest {
     manifest: Arc<RunnerManifest>,
     workspace: Option<String>,
-    executors: BTreeSet<String>,
+    /// Each with the partition in which it is registered: one of no workspace is in all of them.
+    executors: BTreeSet<(u32, String)>,
 }
 
 /// The manifests that registered executors have brought.
@@ -158,7 +160,13 @@ impl RegisteredRunners {
     ///
     /// # Errors
     /// Fails if another executor has brought a different manifest of the same runner.
-    pub(crate) fn add(&self, executor: &str, workspace: Option<&str>, manifests: &[RunnerManifest]) -> Result<(), String> {
+    pub(crate) fn add(
+        &self,
+        partition: Partition,
+        executor: &str,
+        workspace: Option<&str>,
+        manifests: &[RunnerManifest],
+    ) -> Result<(), String> {
         let mut all = self.0.write();
         for manifest in manifests {
             let other = all.get(&manifest.id);
@@ -175,15 +183,16 @@ impl RegisteredRunners {
                 workspace: workspace.map(str::to_owned),
                 executors: BTreeSet::new(),
             });
-            registered.executors.insert(executor.to_owned());
+            registered.executors.insert((partition.number(), executor.to_owned()));
         }
         Ok(())
     }
 
-    /// Takes away the manifests that only this executor has brought.
-    pub(crate) fn remove(&self, executor: &str) {
+    /// An executor is registered in a partition no more: takes away the manifests that nobody else has brought.
+    pub(crate) fn remove(&self, partition: Partition, executor: &str) {
+        let executor = (partition.number(), executor.to_owned());
         self.0.write().retain(|_, registered| {
-            registered.executors.remove(executor);
+            registered.executors.remove(&executor);
             !registered.executors.is_empty()
         });
     }

@@ -3,11 +3,11 @@
 //! The middleware covers every path, unknown ones included, except the few that [`is_open`] names. The rights of the caller
 //! are checked by each route.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use agent_host_config::Config;
 use agent_host_protocol::{
-    Principal, Scope,
+    Principal, PrincipalKind, Scope,
     auth::{MAX_END_USER, PROVIDER_USER_PREFIX, is_end_user},
 };
 use agent_host_runs::Validity;
@@ -28,7 +28,7 @@ use crate::{
     http::{
         Problem, ProblemCode,
         connections::Peer,
-        forwarded::{ForwardedRequest, Locality},
+        forwarded::{ForwardedRequest, Locality, RequestPart},
         headers::{self, SEC_FETCH_SITE},
         workspaces::is_of_workspaces,
     },
@@ -226,6 +226,9 @@ fn is_open(request: &Request) -> bool {
 
 /// The principal of a request: by its token; without a token by its address, if the configuration trusts this machine.
 fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
+    if let Some(RequestPart::Registration { .. }) = request.extensions().get() {
+        return Ok(introduced());
+    }
     let mut headers = request.headers().get_all(header::AUTHORIZATION).iter();
     match (headers.next(), headers.next()) {
         (Some(value), None) => {
@@ -235,6 +238,12 @@ fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
         (Some(_), Some(_)) => Err(unknown("`Authorization` is there twice")),
         (None, _) => trusted(app, request),
     }
+}
+
+/// The sender of an introduction: a host, which the first partition has told that the executor may register.
+fn introduced() -> Principal {
+    let (kind, name) = (PrincipalKind::Lease, "cluster".to_owned());
+    Principal { kind, name, scopes: BTreeSet::new(), workspace: None, end_user: None }
 }
 
 fn bearer(value: &HeaderValue) -> Option<&str> {

@@ -14,7 +14,7 @@ use crate::{
     http::{
         Problem, ProblemCode,
         connections::Peer,
-        forwarded::{self, ForwardedRequest},
+        forwarded::{self, ForwardedRequest, RequestPart},
         headers::{IDEMPOTENCY_KEY, LAST_EVENT_ID},
     },
 };
@@ -55,6 +55,8 @@ pub(super) struct ClientRequest {
     facts: ForwardedRequest,
     /// The partition that it is for.
     partition: u32,
+    /// The partition's part in a request to all of them.
+    part: Option<RequestPart>,
     body: RepeatableBody,
     repetition: Repetition,
 }
@@ -64,15 +66,21 @@ impl ClientRequest {
         let locality = authentication::locality(config, here, &request);
         let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let client = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0);
+        let part = request.extensions().get::<RequestPart>().cloned();
         let (mut parts, body) = request.into_parts();
         forwarded::remove(&mut parts.headers);
-        let repetition = Repetition::of(&parts.method, parts.uri.path(), &parts.headers);
+        let repetition = match part {
+            // To look or to introduce an executor harms nobody twice.
+            Some(_) => Repetition::Safe,
+            None => Repetition::of(&parts.method, parts.uri.path(), &parts.headers),
+        };
         Self {
             method: parts.method,
             uri: parts.uri,
             headers: parts.headers,
             facts: ForwardedRequest { client, locality },
             partition,
+            part,
             body: RepeatableBody::new(body),
             repetition,
         }
@@ -105,6 +113,9 @@ impl ClientRequest {
         *request.headers_mut() = self.headers.clone();
         set_last_event_id(request.headers_mut(), last_event_id);
         request.extensions_mut().insert(Peer(self.facts.client));
+        if let Some(part) = &self.part {
+            request.extensions_mut().insert(part.clone());
+        }
         Some(request)
     }
 
@@ -131,6 +142,9 @@ impl ClientRequest {
         }
         self.facts.write(headers);
         forwarded::set_partition(headers, self.partition);
+        if let Some(part) = &self.part {
+            part.write(headers);
+        }
         Ok(Some(request))
     }
 }

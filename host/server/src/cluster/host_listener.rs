@@ -31,7 +31,7 @@ use super::{
 use crate::http::{
     Problem, ProblemCode,
     connections::{ConnectionCheck, Peer, complain},
-    forwarded::{self, ForwardedRequest},
+    forwarded::{self, ForwardedRequest, RequestPart},
     paced_stream::PacedStream,
 };
 
@@ -110,7 +110,7 @@ impl HostRoutes {
 }
 
 async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Response {
-    let partition = forwarded::partition(request.headers());
+    let (partition, part) = (forwarded::partition(request.headers()), RequestPart::read(request.headers()));
     let Some(forwarded) = ForwardedRequest::take(request.headers_mut()) else {
         let detail =
             "a host that forwards a request says of which client it is, and this one does not: give all hosts one version";
@@ -124,6 +124,9 @@ async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Respo
     }
     request.extensions_mut().insert(Peer(forwarded.client));
     request.extensions_mut().insert(forwarded);
+    if let Some(part) = part {
+        request.extensions_mut().insert(part);
+    }
     let response = active.answer(request).await;
     if is_event_stream(response.headers()) {
         response.map(|body| Body::new(UntilLeaving { body, left: Box::pin(leaving.cancelled_owned()) }))

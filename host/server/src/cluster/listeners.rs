@@ -27,9 +27,11 @@ use crate::{
     cluster::{
         client::HostClient,
         client_request::may_be_stream,
+        executors,
         forward::Forwarder,
         host_listener::{self, HostRoutes},
         lists,
+        local_client::ClusterClient,
         own_routes::OwnRoutes,
         owner::{ActiveRoutes, Owner, OwnerSource, OwnerWatch},
         routing::{Destination, Routing},
@@ -38,6 +40,7 @@ use crate::{
         Problem, ProblemCode,
         connections::{self, Connections, LAST_BYTES, Share},
     },
+    local::LocalClient,
     serve_error::{BindError, ServeError},
 };
 
@@ -51,6 +54,7 @@ pub struct ClusterListeners {
     local_addr: SocketAddr,
     partitions: Arc<[ClusterPartition]>,
     process: Arc<OnceLock<HostProcess>>,
+    client: ClusterClient,
     /// Accepting connections, for clients and for hosts.
     accepting: Vec<AbortOnDropHandle<io::Error>>,
     connections: Vec<Connections>,
@@ -238,7 +242,8 @@ impl ClusterListeners {
         let process = Arc::<OnceLock<HostProcess>>::default();
         let routing = Routing::new(first, Arc::clone(&partitions), Arc::clone(&process));
         let own = OwnRoutes { partitions: Arc::clone(&partitions), process: Arc::clone(&process) };
-        let clients = Router::new().fallback(answer).with_state(ClientRoutes { own, routing });
+        let clients = Router::new().fallback(answer).with_state(ClientRoutes { own, routing: routing.clone() });
+        let client = ClusterClient::new(LocalClient::new(clients.clone()), routing, Arc::clone(&partitions));
         let clients = Connections::new(clients, &config.limits, share, closing.clone());
         let mut connections = vec![clients.clone()];
         let mut accepting = vec![accept(clients, listener)];
@@ -249,7 +254,7 @@ impl ClusterListeners {
             connections.push(hosts.clone());
             accepting.push(accept(hosts, listener));
         }
-        Ok(Self { local_addr, partitions, process, accepting, connections, closing })
+        Ok(Self { local_addr, partitions, process, client, accepting, connections, closing })
     }
 
     /// Address of the listener for clients.
@@ -262,6 +267,12 @@ impl ClusterListeners {
     #[must_use]
     pub fn partitions(&self) -> &[ClusterPartition] {
         &self.partitions
+    }
+
+    /// A client of all partitions within the process; `None` where there is one, which has a client of its own.
+    #[must_use]
+    pub fn local_client(&self) -> Option<ClusterClient> {
+        (self.partitions.len() > 1).then(|| self.client.clone())
     }
 
     /// The process of this host has started: it knows the keys, and readiness shows what it would serve with.
@@ -318,6 +329,7 @@ async fn answer(State(routes): State<ClientRoutes>, request: Request) -> Respons
     match routes.routing.destination_of(&request) {
         Ok(Destination::Of(partition)) => partition.answer(request).await,
         Ok(Destination::All(partitions, order)) => lists::answer(partitions, order, request).await,
+        Ok(Destination::Executors(partitions, process, kind)) => executors::answer(partitions, process, kind, request).await,
         Err(problem) => problem.into_response(),
     }
 }

@@ -6,9 +6,9 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use axum::{
-    body::Body,
+    body::Bytes,
     extract::Request,
-    http::{HeaderName, StatusCode, Uri, header, request::Parts},
+    http::{StatusCode, Uri},
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -17,16 +17,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use super::listeners::ClusterPartition;
+use super::{
+    executors,
+    listeners::ClusterPartition,
+    partitioned::{PartitionedRequest, value},
+};
 use crate::http::{Problem, json, percent, query::Query};
 
 /// Partitions that are asked at the same time.
 const AT_ONCE: usize = 8;
-/// Bytes of the page of one partition.
-const MAX_PAGE_BYTES: usize = 64 << 20;
-/// Headers of a request for a list that are none of the requests for its pages: those have no body, and their answers are read here.
-const NOT_OF_A_PAGE: [HeaderName; 4] =
-    [header::ACCEPT_ENCODING, header::CONTENT_LENGTH, header::EXPECT, header::TRANSFER_ENCODING];
 /// Lists that are merged at the same time. Others wait.
 static MERGES: Semaphore = Semaphore::const_new(2);
 
@@ -41,6 +40,14 @@ pub(super) enum Order {
     Partitions,
     /// Likewise, all of it on one page, without parameters.
     Whole,
+    /// Likewise, and what several partitions know is one item.
+    Executors,
+}
+
+impl Order {
+    const fn is_whole(self) -> bool {
+        matches!(self, Self::Whole | Self::Executors)
+    }
 }
 
 /// The order of the list at a path, if it can be merged.
@@ -50,7 +57,8 @@ pub(super) fn order_of(path: &str) -> Option<Order> {
         "/api/v1/audit" => Order::Newest("at"),
         "/api/v1/dead-letters" | "/api/v1/deliveries" => Order::Oldest("run_id"),
         "/api/v1/events" => Order::Newest("received_at"),
-        "/api/v1/executors" | "/api/v1/schedules" => Order::Whole,
+        "/api/v1/executors" => Order::Executors,
+        "/api/v1/schedules" => Order::Whole,
         "/api/v1/runs" => Order::Newest("created_at"),
         "/api/v1/threads" => Order::Partitions,
         _ => return None,
@@ -97,7 +105,7 @@ struct MergedPage {
 
 /// A list that a sender asks for.
 struct ListRequest {
-    parts: Parts,
+    head: PartitionedRequest,
     order: Order,
     /// The parameters without `cursor` and `limit`.
     parameters: String,
@@ -119,10 +127,10 @@ pub(super) async fn answer(partitions: &[ClusterPartition], order: Order, reques
 
 impl ListRequest {
     fn new(request: Request, order: Order, partitions: usize) -> Result<Self, Problem> {
-        let (parts, _) = request.into_parts();
-        let mut query = Query::parse(parts.uri.query())?;
+        let (head, _) = PartitionedRequest::new(request);
+        let mut query = Query::parse(head.parts().uri.query())?;
         let (mut limit, mut places) = (0, vec![Place::Start; partitions]);
-        if !matches!(order, Order::Whole) {
+        if !order.is_whole() {
             limit = query.limit()?;
             if let Some(cursor) = query.text("cursor") {
                 // Where all lists are at their ends, no host gives a cursor, and no partition would see who asks.
@@ -132,15 +140,17 @@ impl ListRequest {
         }
         let pair = |(name, value): (String, String)| format!("{}={}", percent::encode(&name), percent::encode(&value));
         let parameters = query.all().into_iter().map(pair).collect::<Vec<_>>().join("&");
-        Ok(Self { parts, order, parameters, limit, places })
+        Ok(Self { head, order, parameters, limit, places })
     }
 
     async fn merged(&self, partitions: &[ClusterPartition]) -> Result<MergedPage, Response> {
         let mut pages: Vec<_> = partitions.iter().map(|_| PartitionPage::none()).collect();
         let limits: Vec<_> = self.places.iter().map(|place| (*place != Place::End).then_some(self.limit)).collect();
         self.read(partitions, &limits, &mut pages).await?;
-        if matches!(self.order, Order::Whole) {
-            return Ok(MergedPage::whole(pages));
+        if self.order.is_whole() {
+            let items = pages.into_iter().flat_map(|page| page.items);
+            let items = if matches!(self.order, Order::Executors) { executors::merged_list(items) } else { items.collect() };
+            return Ok(MergedPage { items, next_cursor: None, prev_cursor: None, has_more: false });
         }
         let taken = self.taken(&pages);
         // Those of which the merged page has some and not all.
@@ -163,7 +173,7 @@ impl ListRequest {
             let Some(limit) = *limit else { continue };
             let request = self.request(place, limit).map_err(IntoResponse::into_response)?;
             reads.push(Box::pin(async move {
-                *page = read_page(partition.answer(request).await).await?;
+                *page = value(partition.answer(request).await).await?;
                 Ok(())
             }));
         }
@@ -183,23 +193,15 @@ impl ListRequest {
             let sign = if query.is_empty() { "" } else { "&" };
             query.push_str(&format!("{sign}{name}={value}"));
         };
-        if !matches!(self.order, Order::Whole) {
+        if !self.order.is_whole() {
             add("limit", &limit.to_string());
         }
         if let Place::After(cursor) = place {
             add("cursor", &percent::encode(cursor));
         }
-        let path = self.parts.uri.path();
+        let path = self.head.parts().uri.path();
         let uri = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = self.parts.method.clone();
-        *request.uri_mut() = uri.parse::<Uri>().map_err(Problem::internal)?;
-        *request.headers_mut() = self.parts.headers.clone();
-        for name in NOT_OF_A_PAGE {
-            request.headers_mut().remove(name);
-        }
-        *request.extensions_mut() = self.parts.extensions.clone();
-        Ok(request)
+        Ok(self.head.request(uri.parse::<Uri>().map_err(Problem::internal)?, Bytes::new(), None))
     }
 
     /// The number of items of each partition on the merged page. It ends where a partition may have further items that come before those of
@@ -257,28 +259,9 @@ impl ListRequest {
                 format!("{:020}", u64::MAX - time)
             }
             Order::Oldest(name) => member(name).and_then(|id| id.as_str().map(ToOwned::to_owned)).unwrap_or_default(),
-            Order::Partitions | Order::Whole => format!("{partition:010}"),
+            Order::Partitions | Order::Whole | Order::Executors => format!("{partition:010}"),
         }
     }
-}
-
-impl MergedPage {
-    fn whole(pages: Vec<PartitionPage>) -> Self {
-        let items = pages.into_iter().flat_map(|page| page.items).collect();
-        Self { items, next_cursor: None, prev_cursor: None, has_more: false }
-    }
-}
-
-/// The page in an answer. Another answer is that to the whole request.
-async fn read_page(answer: Response) -> Result<PartitionPage, Response> {
-    if answer.status() != StatusCode::OK {
-        return Err(answer);
-    }
-    let failed = |error: &dyn std::fmt::Display| {
-        Problem::internal(format!("the page of a partition cannot be read: {error}")).into_response()
-    };
-    let body = axum::body::to_bytes(answer.into_body(), MAX_PAGE_BYTES).await.map_err(|error| failed(&error))?;
-    serde_json::from_slice(&body).map_err(|error| failed(&error))
 }
 
 fn cursor_of(places: &[Place]) -> String {
@@ -291,6 +274,7 @@ fn places_of(cursor: &str) -> Option<Vec<Place>> {
 
 #[cfg(test)]
 mod tests {
+    use axum::{body::Body, http::HeaderName};
     use serde_json::{Value, json};
 
     use super::*;

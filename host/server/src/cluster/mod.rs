@@ -4,6 +4,8 @@
 //! - [`listeners`]: the listeners of a host, which stay open while partitions come and go.
 //! - [`routing`]: the partition that a request is for.
 //! - [`lists`]: lists of what is of all partitions.
+//! - [`executors`]: executors of no workspace, which take runs of all of them. ([`partitioned`]: a request that becomes one to each.)
+//! - [`local_client`]: requests of executors within the process.
 //! - [`own_routes`]: the answers of a host about itself.
 //! - [`host_listener`]: the listener for hosts alone, each of whose connections begins with a proof ([`handshake`]).
 //! - [`owner`]: the place of the owner of a partition, as this host knows it at the moment.
@@ -17,13 +19,16 @@
 pub(crate) mod client;
 pub(crate) mod client_request;
 pub(crate) mod events;
+mod executors;
 pub(crate) mod forward;
 pub(crate) mod handshake;
 pub(crate) mod host_listener;
 pub(crate) mod listeners;
 mod lists;
+pub(crate) mod local_client;
 mod own_routes;
 pub(crate) mod owner;
+mod partitioned;
 mod repeatable;
 pub(crate) mod resume;
 mod routing;

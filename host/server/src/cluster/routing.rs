@@ -18,6 +18,7 @@ use axum::{
 };
 
 use super::{
+    executors::ExecutorRequest,
     listeners::ClusterPartition,
     lists::{Order, order_of},
     owner::Owner,
@@ -37,7 +38,7 @@ use crate::{
 const WORKSPACE: HeaderName = HeaderName::from_static(WORKSPACE_HEADER);
 
 /// Numbers and files of one partition, which nobody merges: without a workspace they would be those of a part of the cluster.
-const OF_ONE: [&str; 2] = ["/api/v1/backup", "/api/v1/statistics"];
+const OF_ONE: [&str; 3] = ["/api/v1/backup", "/api/v1/executors/statistics", "/api/v1/statistics"];
 
 /// Paths whose next segment begins with an id that the host has made.
 const NAMES: [&str; 9] = [
@@ -62,6 +63,8 @@ pub(super) enum Destination<'a> {
     Of(&'a ClusterPartition),
     /// The list of all partitions, in this order.
     All(&'a [ClusterPartition], Order),
+    /// All partitions, for an executor of no workspace.
+    Executors(&'a [ClusterPartition], &'a HostProcess, ExecutorRequest),
 }
 
 /// See the module.
@@ -78,6 +81,8 @@ enum Sender {
     Of(HashSlot),
     /// Of no workspace.
     Everywhere,
+    /// An executor with the slot of what is of no workspace.
+    Executor,
     /// A sender that this host does not know: the first partition, which has the keys, refuses the request.
     Unknown,
     /// The holder of a token for one run, which the path names.
@@ -115,8 +120,15 @@ impl Routing {
             let slot = HashSlot::of_workspace(source.and_then(|source| source.workspace_id.as_deref()));
             return Ok(Destination::Of(self.with(slot)));
         }
-        let slot = match sender(process, request) {
+        let sender = sender(process, request);
+        if matches!(sender, Sender::Everywhere | Sender::Executor)
+            && let Some(kind) = ExecutorRequest::at(request.method(), path)
+        {
+            return Ok(Destination::Executors(&self.partitions, process, kind));
+        }
+        let slot = match sender {
             Sender::Of(slot) => Some(slot),
+            Sender::Executor => Some(HashSlot::of_workspace(None)),
             Sender::OfRun => slot_in(path),
             Sender::Unknown => None,
             Sender::Everywhere => match named_workspace(request) {
@@ -134,10 +146,20 @@ impl Routing {
         Ok(Destination::Of(slot.map_or(&self.first, |slot| self.with(slot))))
     }
 
+    /// True for a path of a run of the first partition.
+    pub(super) fn is_of_a_first_run(&self, path: &str) -> bool {
+        let is_of_a_run = ["/api/v1/runs/", "/mcp/runs/"].iter().any(|start| path.starts_with(start));
+        let first = |slot| self.partition_of(slot).is_first();
+        is_of_a_run && slot_in(path).is_some_and(first)
+    }
+
+    fn partition_of(&self, slot: HashSlot) -> Partition {
+        Partition::of_slot(slot, u32::try_from(self.partitions.len()).unwrap_or(u32::MAX))
+    }
+
     /// The partition with a slot.
     fn with(&self, slot: HashSlot) -> &ClusterPartition {
-        let of = u32::try_from(self.partitions.len()).unwrap_or(u32::MAX);
-        let number = Partition::of_slot(slot, of).number();
+        let number = self.partition_of(slot).number();
         self.partitions.get(number as usize).unwrap_or(&self.first)
     }
 }
@@ -173,7 +195,10 @@ fn sender(process: &HostProcess, request: &Request) -> Sender {
         return Sender::OfRun;
     }
     match token.strip_prefix(EXECUTOR_PREFIX).and_then(|rest| rest.split_once('_')) {
-        Some((id, _)) => HashSlot::of_id(id).map_or(Sender::Unknown, Sender::Of),
+        Some((id, _)) => match HashSlot::of_id(id) {
+            Some(slot) if slot == HashSlot::of_workspace(None) => Sender::Executor,
+            slot => slot.map_or(Sender::Unknown, Sender::Of),
+        },
         None => of_issuer(&process.config(), issuer_of(token).as_deref()),
     }
 }
@@ -236,6 +261,27 @@ mod tests {
             ("/api/v1/artifacts/skill-0123456789abcdef0123456789abcdef".to_owned(), None),
         ] {
             assert_eq!(slot_in(&path).map(|slot| slot.to_string()).as_deref(), expect, "{path}");
+        }
+    }
+
+    #[test]
+    fn requests_of_executors_of_no_workspace_are_for_all_partitions() {
+        let (everywhere, of_one) = ("0123456789abcdef000", "0123456789abcdef001");
+        let path = |id: &str, rest: &str| format!("/api/v1/executors/{id}{rest}");
+        for (method, path, expect) in [
+            (Method::POST, "/api/v1/executors".to_owned(), Some(ExecutorRequest::Register)),
+            (Method::GET, "/api/v1/executors".to_owned(), None),
+            (Method::POST, "/api/v1/claims".to_owned(), Some(ExecutorRequest::Claim)),
+            (Method::GET, path(everywhere, ""), Some(ExecutorRequest::One)),
+            (Method::DELETE, path(everywhere, ""), Some(ExecutorRequest::One)),
+            (Method::POST, path(everywhere, "/heartbeat"), Some(ExecutorRequest::One)),
+            (Method::GET, path(everywhere, "/events"), Some(ExecutorRequest::News)),
+            (Method::GET, path(of_one, ""), None),
+            (Method::GET, path("statistics", ""), None),
+            (Method::GET, path(everywhere, "/other"), None),
+            (Method::POST, format!("/api/v1/runs/{RUN}/renew"), None),
+        ] {
+            assert_eq!(ExecutorRequest::at(&method, &path), expect, "{method} {path}");
         }
     }
 

@@ -11,6 +11,8 @@ const FORWARDED_CLIENT: HeaderName = HeaderName::from_static("agent-host-client"
 const MOVED: HeaderName = HeaderName::from_static("agent-host-moved");
 /// The partition that a forwarded request is for. Hosts of the version before send none: their clusters have one.
 const PARTITION: HeaderName = HeaderName::from_static("agent-host-partition");
+/// A part of a request that is one at each partition ([`RequestPart`]).
+const PART: HeaderName = HeaderName::from_static("agent-host-part");
 /// Begins the name of every header that hosts send to each other.
 const PREFIX: &str = "agent-host-";
 
@@ -64,6 +66,39 @@ impl ForwardedRequest {
     }
 }
 
+/// The part of a partition in what a sender of no workspace asks of all of them. An extension of the request, which no client can set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RequestPart {
+    /// An executor has this credential, which the first partition has given.
+    Registration { credential: String },
+    /// The run that an executor could claim is shown, and not claimed.
+    Look,
+}
+
+impl RequestPart {
+    /// Writes the part into the headers of a request for another host.
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        let value = match self {
+            Self::Registration { credential } => HeaderValue::try_from(format!("registration {credential}")).ok(),
+            Self::Look => Some(HeaderValue::from_static("look")),
+        };
+        if let Some(mut value) = value {
+            value.set_sensitive(true);
+            headers.insert(PART, value);
+        }
+    }
+
+    /// The part in the headers of a request that another host has sent.
+    pub(crate) fn read(headers: &HeaderMap) -> Option<Self> {
+        let value = headers.get(PART)?.to_str().ok()?;
+        match value.split_once(' ') {
+            Some(("registration", credential)) => Some(Self::Registration { credential: credential.to_owned() }),
+            None if value == "look" => Some(Self::Look),
+            _ => None,
+        }
+    }
+}
+
 /// Says which partition a request is for.
 pub(crate) fn set_partition(headers: &mut HeaderMap, partition: u32) {
     headers.insert(PARTITION, partition.into());
@@ -112,6 +147,21 @@ mod tests {
                 assert_eq!(ForwardedRequest::take(&mut headers), Some(facts));
                 assert!(headers.is_empty());
             }
+        }
+    }
+
+    #[test]
+    fn a_part_is_read_as_it_was_written_and_leaves_with_the_facts() {
+        for part in [RequestPart::Look, RequestPart::Registration { credential: "ahx_0_s".to_owned() }] {
+            let mut headers = HeaderMap::new();
+            part.write(&mut headers);
+            assert_eq!(RequestPart::read(&headers), Some(part));
+            remove(&mut headers);
+            assert_eq!(RequestPart::read(&headers), None);
+        }
+        for text in ["", "registration", "look 1", "other x"] {
+            let headers: HeaderMap = [(PART, HeaderValue::from_str(text).unwrap())].into_iter().collect();
+            assert_eq!(RequestPart::read(&headers), None, "{text}");
         }
     }
 

@@ -10,6 +10,7 @@ use agent_host_protocol::{
 };
 use agent_host_runs::{AppendOutcome, ClaimRequest, ClaimStart, Claimed, facts::import::Form};
 use axum::{
+    Extension,
     body::Bytes,
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
@@ -21,7 +22,7 @@ use super::imports::{self, NativeLines};
 use crate::{
     access::{ApiRequest, caller::bearer},
     control_audit::EndedRun,
-    http::{Id, Problem, ProblemCode, body, json},
+    http::{Id, Problem, ProblemCode, body, forwarded::RequestPart, json},
     langbot,
     openapi::refusals,
 };
@@ -65,7 +66,7 @@ pub(crate) struct Claim {
         (status = 204, description = "There was none."),
         ClaimRefusals,
     ))]
-pub(crate) async fn claim(mut request: ApiRequest) -> Result<Response, Problem> {
+pub(crate) async fn claim(part: Option<Extension<RequestPart>>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let PrincipalKind::Executor(executor_id) = request.caller.0.kind.clone() else {
         return Err(Problem::new(
@@ -76,7 +77,11 @@ pub(crate) async fn claim(mut request: ApiRequest) -> Result<Response, Problem> 
     let Claim { queues, runner_ids, lease_ms, wait_ms, start } = request.optional_json(MAX_BODY_BYTES).await?;
     let host = request.app.host.clone();
     let wait = Duration::from_millis(wait_ms.min(host.config().limits.claim_wait_ms));
-    let claimed = host.claim(&executor_id, ClaimRequest { queues, runner_ids, lease_ms, start }, wait).await?;
+    let claim = ClaimRequest { queues, runner_ids, lease_ms, start };
+    if let Some(Extension(RequestPart::Look)) = part {
+        return Ok(json(StatusCode::OK, &host.look_for_run(&executor_id, claim, wait).await?));
+    }
+    let claimed = host.claim(&executor_id, claim, wait).await?;
     Ok(match claimed {
         Some(claimed) => json(StatusCode::OK, &claimed),
         None => StatusCode::NO_CONTENT.into_response(),

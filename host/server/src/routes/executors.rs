@@ -3,6 +3,7 @@
 use agent_host_protocol::{Page, PrincipalKind, Scope, time};
 use agent_host_runs::{Executor, ExecutorChange, ExecutorState, Percentiles, Registration};
 use axum::{
+    Extension,
     http::StatusCode,
     response::{IntoResponse, Response, sse::Event},
 };
@@ -12,7 +13,7 @@ use serde::Serialize;
 use crate::{
     access::ApiRequest,
     control_audit::AuditedChange,
-    http::{Path, Problem, ProblemCode, json, located, sse, whole_page},
+    http::{Path, Problem, ProblemCode, forwarded::RequestPart, json, located, sse, whole_page},
     openapi::refusals,
 };
 
@@ -43,7 +44,12 @@ pub(crate) struct RegisteredExecutor {
             headers(("Location" = String, description = "The executor."))),
         RegisterRefusals,
     ))]
-pub(crate) async fn register(mut request: ApiRequest) -> Result<Response, Problem> {
+pub(crate) async fn register(part: Option<Extension<RequestPart>>, mut request: ApiRequest) -> Result<Response, Problem> {
+    if let Some(Extension(RequestPart::Registration { credential })) = part {
+        let registration: Registration = request.json(MAX_BODY_BYTES).await?;
+        let executor = request.app.host.introduce_executor(registration, &credential).await?;
+        return Ok(json(StatusCode::OK, &executor));
+    }
     request.allow(Scope::RunsExecute)?;
     if matches!(request.caller.0.kind, PrincipalKind::Executor(_)) {
         return Err(Problem::new(

@@ -12,6 +12,7 @@ use std::{
 
 use agent_host_protocol::{RunId, RunnerId};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::lifecycle::claims::{ClaimedRun, Reply};
@@ -26,6 +27,8 @@ struct State {
     buckets: HashMap<Arc<Kind>, BTreeMap<Place, Run>>,
     /// In the order in which they came.
     executors: BTreeMap<u64, Executor>,
+    /// Executors that want to hear of a run, and may claim another one.
+    onlookers: BTreeMap<u64, Onlooker>,
     last_ticket: u64,
     /// Every queue that a run has ever waited in: one that is empty is shown so.
     queues: BTreeSet<String>,
@@ -51,6 +54,20 @@ struct Run {
 struct Executor {
     filter: Arc<ClaimFilter>,
     sender: oneshot::Sender<AssignedRun>,
+}
+
+struct Onlooker {
+    filter: Arc<ClaimFilter>,
+    sender: oneshot::Sender<()>,
+}
+
+/// A run that waits, as one that an executor could claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingRun {
+    /// Higher ones come first.
+    pub priority: i32,
+    /// The older one comes first: ids sort by their time.
+    pub run_id: RunId,
 }
 
 /// The runs that an executor asks for.
@@ -124,6 +141,31 @@ impl Drop for Ticket<'_> {
     }
 }
 
+/// An executor that wants to hear of a run. Dropping it leaves.
+pub(crate) struct Look<'a> {
+    waiting: &'a WaitingRuns,
+    number: u64,
+    /// Told when a run that fits waits, or did for a moment.
+    pub(crate) told: oneshot::Receiver<()>,
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.waiting.0.lock().onlookers.remove(&self.number);
+    }
+}
+
+impl State {
+    /// The first run that fits.
+    fn first(&self, filter: &ClaimFilter) -> Option<(Place, Arc<Kind>)> {
+        let first = self.buckets.iter().filter(|(kind, _)| filter.fits(kind)).filter_map(|(kind, bucket)| {
+            let (place, _) = bucket.first_key_value()?;
+            Some((*place, Arc::clone(kind)))
+        });
+        first.min_by_key(|(place, _)| *place)
+    }
+}
+
 impl WaitingRuns {
     /// Puts a run into the queue, or gives it to the executor that waits longest for such a one.
     pub(crate) fn enter(&self, kind: Kind, priority: i32, run_no: u64, run_id: RunId) -> QueuePlace<'_> {
@@ -148,19 +190,36 @@ impl WaitingRuns {
         if !state.queues.contains(&kind.queue) {
             state.queues.insert(kind.queue.clone());
         }
+        let told: Vec<_> = state.onlookers.extract_if(.., |_, onlooker| onlooker.filter.fits(&kind)).collect();
         state.buckets.entry(kind).or_default().insert(place, Run { run_id, sender: found.offer });
         drop(state);
+        for (_, onlooker) in told {
+            // It may have gone away at the same moment.
+            let _ = onlooker.sender.send(());
+        }
         queued
+    }
+
+    /// The first run that fits, which stays where it is; else a place among those who hear of the next one.
+    pub(crate) fn look(&self, filter: &Arc<ClaimFilter>) -> Result<WaitingRun, Look<'_>> {
+        let mut state = self.0.lock();
+        if let Some(((Reverse(priority), run_no), kind)) = state.first(filter)
+            && let Some(run) = state.buckets.get(&kind).and_then(|bucket| bucket.get(&(Reverse(priority), run_no)))
+        {
+            return Ok(WaitingRun { priority, run_id: run.run_id });
+        }
+        let (sender, told) = oneshot::channel();
+        state.last_ticket += 1;
+        let number = state.last_ticket;
+        state.onlookers.insert(number, Onlooker { filter: Arc::clone(filter), sender });
+        drop(state);
+        Err(Look { waiting: self, number, told })
     }
 
     /// The first run that fits; else a place among those who wait for one.
     pub(crate) fn claim(&self, filter: &Arc<ClaimFilter>) -> Result<AssignedRun, Ticket<'_>> {
         let mut state = self.0.lock();
-        let first = state.buckets.iter().filter(|(kind, _)| filter.fits(kind)).filter_map(|(kind, bucket)| {
-            let (place, _) = bucket.first_key_value()?;
-            Some((*place, Arc::clone(kind)))
-        });
-        if let Some((place, kind)) = first.min_by_key(|(place, _)| *place)
+        if let Some((place, kind)) = state.first(filter)
             && let Some(bucket) = state.buckets.get_mut(&kind)
             && let Some(run) = bucket.remove(&place)
         {
@@ -267,6 +326,26 @@ mod tests {
         assert!((&mut place.offered).await.is_err(), "who was given it is gone: the run hears of that");
         drop((first, second, other));
         assert!(waiting.0.lock().executors.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_onlooker_hears_of_a_run_and_takes_none() {
+        let waiting = WaitingRuns::default();
+        let (any, other) = (filter(&[]), filter(&["b"]));
+        let (Err(mut look), Err(mut of_b)) = (waiting.look(&any), waiting.look(&other)) else { panic!("nothing waits") };
+        let (low, high) = (RunId::new(), RunId::new());
+        let _low = waiting.enter(kind("a"), 0, 1, low);
+        (&mut look.told).await.unwrap();
+        let _high = waiting.enter(kind("a"), 3, 2, high);
+        assert_eq!(waiting.look(&any).ok(), Some(WaitingRun { priority: 3, run_id: high }));
+        assert!(of_b.told.try_recv().is_err(), "no run of its queue came");
+        assert_eq!((claimed(&waiting, &any), claimed(&waiting, &any)), (Some(high), Some(low)), "a look takes nothing");
+        // A run that an executor waits for goes to it, and nobody else hears of it.
+        let (Err(mut claim), Err(mut look)) = (waiting.claim(&any), waiting.look(&any)) else { panic!("nothing waits") };
+        let _place = waiting.enter(kind("a"), 0, 3, RunId::new());
+        assert!((&mut claim.found).await.is_ok() && look.told.try_recv().is_err());
+        drop((look, of_b, claim));
+        assert!(waiting.0.lock().onlookers.is_empty());
     }
 
     #[test]

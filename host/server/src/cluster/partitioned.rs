@@ -1,0 +1,76 @@
+//! A request of a client that becomes a request to each partition, and what they answer.
+
+use axum::{
+    body::{Body, Bytes},
+    extract::Request,
+    http::{HeaderName, StatusCode, Uri, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde::de::DeserializeOwned;
+
+use crate::http::{Problem, forwarded::RequestPart};
+
+/// Headers of a request that are none of the requests made of it: their bodies are others, and their answers are read here.
+const OF_THE_CLIENT: [HeaderName; 4] =
+    [header::ACCEPT_ENCODING, header::CONTENT_LENGTH, header::EXPECT, header::TRANSFER_ENCODING];
+/// Bytes of the answer of one partition.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// The head of a request of a client, as that of requests to partitions.
+pub(super) struct PartitionedRequest(Parts);
+
+impl PartitionedRequest {
+    /// The head, and the body that the client sends.
+    pub(super) fn new(request: Request) -> (Self, Body) {
+        let (mut parts, body) = request.into_parts();
+        for name in OF_THE_CLIENT {
+            parts.headers.remove(name);
+        }
+        (Self(parts), body)
+    }
+
+    pub(super) const fn parts(&self) -> &Parts {
+        &self.0
+    }
+
+    /// The headers of requests to partitions.
+    pub(super) fn headers_mut(&mut self) -> &mut axum::http::HeaderMap {
+        &mut self.0.headers
+    }
+
+    /// A request to one partition.
+    pub(super) fn request(&self, uri: Uri, body: Bytes, part: Option<RequestPart>) -> Request {
+        let Parts { method, headers, extensions, .. } = &self.0;
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers.clone();
+        *request.extensions_mut() = extensions.clone();
+        if let Some(part) = part {
+            request.extensions_mut().insert(part);
+        }
+        request
+    }
+
+    /// The same request to one partition, with this body.
+    pub(super) fn same(&self, body: Bytes) -> Request {
+        self.request(self.0.uri.clone(), body, None)
+    }
+}
+
+/// The value in an answer. Another answer is that to the whole request.
+pub(super) async fn value<T: DeserializeOwned>(answer: Response) -> Result<T, Response> {
+    if !answer.status().is_success() {
+        return Err(answer);
+    }
+    let failed = |error: &dyn std::fmt::Display| {
+        Problem::internal(format!("the answer of a partition cannot be read: {error}")).into_response()
+    };
+    let body = axum::body::to_bytes(answer.into_body(), MAX_ANSWER_BYTES).await.map_err(|error| failed(&error))?;
+    serde_json::from_slice(&body).map_err(|error| failed(&error))
+}
+
+/// True for the answer of a partition that does not know whom or what it was asked for.
+pub(super) fn is_unknown_there(answer: &Response) -> bool {
+    matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::NOT_FOUND)
+}
