@@ -38,10 +38,8 @@ impl Transport for LocalTransport {
             let registered = self.host.register_executor(registration, None).await;
             let (executor, credential) = registered.map_err(|error| TransportError(error.to_string()))?;
             if let Some(cluster) = &self.cluster
-                && let Err(error) = cluster.introduce(sent, &credential).await
+                && let Err(error) = cluster.introduce(sent, executor.executor_id.clone(), credential.clone()).await
             {
-                // It is tried again, with another one.
-                drop(self.host.deregister_executor(&executor.executor_id).await);
                 return Err(TransportError(error.to_string()));
             }
             Ok(Registered { executor_id: executor.executor_id, credential })

@@ -27,6 +27,7 @@ use crate::{
     },
     options::Options,
     overlay::{AdmittedValues, Overlay},
+    permits::Permits,
     record::{Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
     rows::{AuditRow, CopyReader, Reader, View, Views, bounded},
     store::{Files, Log, LogSource, MergeEvents, MissingLedger, OpenedStore, Store, io_error, open, real_files},
@@ -163,6 +164,8 @@ pub(crate) struct ClusterParts {
     pub(crate) log: Box<dyn Log>,
     pub(crate) lease: Arc<Lease>,
     pub(crate) blobs: Box<dyn BlobCopies>,
+    /// Of a cluster with several partitions.
+    pub(crate) permits: Option<Permits>,
 }
 
 impl Opening {
@@ -174,9 +177,9 @@ impl Opening {
 
     fn new(options: Options, opened: OpenedStore, cluster: Option<ClusterParts>, files: Files) -> Result<Self, OpenError> {
         let views = Arc::new(Views::new(View::of(&opened.database)?, opened.last()));
-        let (log, lease, copies) = match cluster {
-            None => (LogSource::Files, None, None),
-            Some(ClusterParts { log, lease, blobs }) => (LogSource::Cluster(log), Some(lease), Some(blobs)),
+        let (log, lease, copies, permits) = match cluster {
+            None => (LogSource::Files, None, None, None),
+            Some(ClusterParts { log, lease, blobs, permits }) => (LogSource::Cluster(log), Some(lease), Some(blobs), permits),
         };
         let blobs = Blobs::open(&options.dir, copies).map_err(io_error("prepare the blobs of", &options.dir))?;
         let (alive, done) = oneshot::channel();
@@ -197,6 +200,7 @@ impl Opening {
             commits: Commits::default(),
             done: Mutex::new(Some(done)),
             lease,
+            permits,
         });
         let (merging, failing, failed) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
         let events = MergeEvents {
@@ -564,6 +568,12 @@ impl Ledger {
     #[must_use]
     pub fn gives_way(&self) -> bool {
         self.shared().lease.as_ref().is_some_and(|lease| lease.gives_way())
+    }
+
+    /// The permits of bindings whose limits hold over all partitions. `None` where this ledger has all of their runs.
+    #[must_use]
+    pub fn permits(&self) -> Option<Permits> {
+        self.shared().permits.clone()
     }
 
     /// An error where the ledger is closed or has failed, or where the lease of this host is over: then no effect may begin. Costs one

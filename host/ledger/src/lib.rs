@@ -72,6 +72,7 @@ mod lease;
 mod operation;
 mod options;
 mod overlay;
+mod permits;
 mod postgres;
 mod quotas;
 mod read;
@@ -95,6 +96,7 @@ pub use handle::{Commit, Health, Ledger};
 pub use lease::LeaseEnd;
 pub use operation::PrunedSegments;
 pub use options::Options;
+pub use permits::{LentPermits, PermitOffice, PermitRequest, Permits};
 pub use postgres::{PostgresError, PostgresServer};
 pub use quotas::WorkspaceQuotas;
 pub use read::{

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::{
     app::App,
-    http::{ProblemCode, connections::Peer},
+    http::{ProblemCode, connections::Peer, forwarded::RequestPart},
 };
 
 /// The action of an append in the table: its record, where its last result ends the run, is `queue.finalize`. Other appends are
@@ -72,8 +72,12 @@ pub(crate) struct AuditedRequest {
 }
 
 impl AuditedRequest {
-    /// `None` for routes that are not audited. To be called after the admission, which says who asks.
+    /// `None` for routes that are not audited, and for the parts of a request that the first partition records. To be called after the admission, which
+    /// says who asks.
     pub(crate) fn begin(request: &Request) -> Option<Self> {
+        if request.extensions().get::<RequestPart>().is_some() {
+            return None;
+        }
         let route = request.extensions().get::<MatchedPath>()?.as_str();
         let (.., action) = AUDITED.iter().find(|(method, audited, _)| request.method() == method && route == *audited)?;
         let path = request.uri().path();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use agent_host_ledger::Partition;
 use agent_host_tests::world::PATIENCE;
 use reqwest::{Method, RequestBuilder, StatusCode};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
@@ -58,6 +59,21 @@ impl<'a> Executor<'a> {
             run: text(&claimed["run"]["run_id"]),
             workspace: text(&claimed["run"]["workspace_id"]),
             token: text(&claimed["lease_token"]),
+        }
+    }
+
+    /// As [`Self::finish`], while the partition may be moving.
+    async fn finish_in_time(&self, at: usize, held: &Held) {
+        let began = Instant::now();
+        loop {
+            let request =
+                client().post(self.hosts[at].url(&format!("/api/v1/runs/{}/finalize", held.run))).bearer_auth(&held.token);
+            let (status, run) = answer(request.json(&json!({ "status": "completed" }))).await;
+            if status == StatusCode::OK {
+                return;
+            }
+            assert!(status.is_server_error() && began.elapsed() < PATIENCE, "{status}: {run}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
@@ -222,6 +238,65 @@ async fn an_executor_of_no_workspace_takes_runs_of_all_partitions() {
     assert_eq!(held.run, of_last, "the run of the executor that left");
     other.finish(0, &held).await;
     agents_work(&workspaces, &hosts).await;
+}
+
+/// Two runs at one time, and one each second, whichever partitions they are of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn limits_of_a_binding_hold_over_all_partitions() {
+    let mut world = World::with_partitions(PARTITIONS).await;
+    for (name, limit) in [("limited", "concurrency = 2"), ("rated", "per_minute = 60")] {
+        world.config.push_str(&format!(
+            "[[external_runners]]\nid = \"plugin:test/{name}/default\"\n[[bindings]]\nid = \"{name}\"\nrunner = \"plugin:test/{name}/default\"\n\
+             match = {{ event_type = \"{name}\\\\..*\" }}\n[bindings.queue]\nname = \"jobs\"\nbackoff_ms = 0\n{limit}\n"
+        ));
+    }
+    let (hosts, workspaces) = hosts(&world).await;
+    let runs = 3 * workspaces.len();
+    for n in 0..runs {
+        sent(&workspaces[n % workspaces.len()], &hosts[n % 3], "limited.job").await;
+    }
+    let executor = Executor::register(&hosts, 0, 20).await;
+    let mut held = vec![executor.claimed(0, 10_000).await, executor.claimed(1, 10_000).await];
+    assert_eq!(executor.claim(2, 1_000).await.0, StatusCode::NO_CONTENT, "a third run at one time");
+    let mut served = Vec::new();
+    while served.len() < runs / 2 {
+        let ended = held.remove(0);
+        executor.finish(served.len() % 3, &ended).await;
+        served.push(ended.workspace);
+        held.push(executor.claimed(served.len() % 3, 10_000).await);
+    }
+    assert_eq!(executor.claim(0, 300).await.0, StatusCode::NO_CONTENT, "a third run at one time");
+    // Workspaces take turns.
+    assert!(workspaces.iter().all(|workspace| served.contains(&workspace.id)), "{served:?}");
+
+    // The permits of a host that dies are those of the next owners.
+    hosts[2].host.signal(Signal::KILL);
+    let executor = Executor { hosts: &hosts[..2], ..executor };
+    let began = Instant::now();
+    let (status, claimed) = executor.claim(0, 0).await;
+    assert_eq!(status, StatusCode::NO_CONTENT, "{claimed}");
+    assert!(began.elapsed() < Duration::from_secs(3), "a partition without an owner is not waited for: {:?}", began.elapsed());
+    for number in served.len()..runs {
+        let ended = held.remove(0);
+        executor.finish_in_time(number % 2, &ended).await;
+        if number + 2 < runs {
+            held.push(executor.claimed(number % 2, 20_000).await);
+        }
+    }
+    assert_eq!(executor.claim(0, 0).await.0, StatusCode::NO_CONTENT);
+
+    for workspace in &workspaces {
+        sent(workspace, &hosts[0], "rated.job").await;
+    }
+    let mut began = Vec::new();
+    for number in 0..workspaces.len() {
+        let held = executor.claimed(number % 2, 20_000).await;
+        began.push(Instant::now());
+        executor.finish(number % 2, &held).await;
+    }
+    let (first, last) = (began[0], began[began.len() - 1]);
+    // The first may have come late to the executor, and none comes early.
+    assert!(last - first > Duration::from_millis(2_000), "{:?}", last - first);
 }
 
 /// An agent that the hosts run themselves answers each workspace.

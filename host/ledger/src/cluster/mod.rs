@@ -6,6 +6,7 @@
 //! | `partitions` | the owner of each ledger and its epoch |
 //! | `log` | the batches; the primary key is the fence |
 //! | `snapshots`, `snapshot_pieces`, `snapshot_contents` | the rows after a batch, behind which the log is trimmed |
+//! | `permits` | the runs that each partition may execute of a binding with limits |
 //! | `blobs`, `blob_pieces` | contents of blobs, where they are in no object store ([`StorageAddress`]) |
 //!
 //! A partition is one ledger. The files of a host are a copy: redb has the batches up to one of them, and opening the copy applies the later ones. A copy that
@@ -23,6 +24,7 @@ mod maker;
 mod member;
 mod ownership;
 mod partition;
+mod permits;
 mod pieces;
 mod repair;
 mod restore;

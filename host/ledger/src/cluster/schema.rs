@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Version of the tables.
-const SCHEMA: u64 = 3;
+const SCHEMA: u64 = 4;
 /// The first version whose tables [`UPGRADE`] makes those of this one.
 const FIRST_SCHEMA: u64 = 1;
 /// The partition of a cluster that has one; every cluster has this one.
@@ -112,6 +112,11 @@ create table agent_host.snapshot_contents (
     content bytea not null
 );
 alter table agent_host.snapshot_contents alter column content set storage external;
+create table agent_host.permits (
+    binding text primary key,
+    version int8 not null,
+    state text not null
+);
 ";
 
 /// Statements that make the tables those of this version. Hosts of the version before work with them too.
@@ -123,10 +128,11 @@ alter table agent_host.blobs add column if not exists p int8 not null default 0,
     drop constraint blobs_pkey, add primary key (p, sha256);
 alter table agent_host.blob_pieces add column if not exists p int8 not null default 0,
     drop constraint blob_pieces_pkey, add primary key (p, sha256, piece);
-update agent_host.cluster set schema_version = 3; commit";
+create table if not exists agent_host.permits (binding text primary key, version int8 not null, state text not null);
+update agent_host.cluster set schema_version = 4; commit";
 
 /// Names of the tables, and what a host does with them.
-const RIGHTS: [(&str, &str); 17] = [
+const RIGHTS: [(&str, &str); 19] = [
     ("cluster", "select"),
     ("hosts", "insert"),
     ("hosts", "update"),
@@ -144,6 +150,8 @@ const RIGHTS: [(&str, &str); 17] = [
     ("snapshot_pieces", "delete"),
     ("snapshot_contents", "insert"),
     ("snapshot_contents", "delete"),
+    ("permits", "insert"),
+    ("permits", "update"),
 ];
 
 /// Facts of a cluster that never change.

@@ -13,6 +13,7 @@ use crate::{
         maker::{MakerOptions, SnapshotMaker},
         member::ClusterMember,
         ownership::{Look, Ownership},
+        permits::Office,
         restore::CopyPlace,
         schema::{FIRST_PARTITION, TIMEOUT, seed_of},
         session::Session,
@@ -22,6 +23,7 @@ use crate::{
     handle::{ClusterParts, Ledger, Opening},
     lease::LeaseEnd,
     options::Options,
+    permits::Permits,
     rows::CopyReader,
     store::{WriteError, io_error, part_room, real_files},
 };
@@ -102,7 +104,11 @@ impl Standby {
         let position = Arc::new(Mutex::new(position));
         let log = PostgresLog::new(&ownership, place.clone(), Arc::clone(&position), part_room(&options));
         let blobs = blobs_of(member.storage.as_ref(), partition, || ownership.session(BLOB_TIMEOUT));
-        let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(ownership.lease()), blobs };
+        let lease = ownership.lease();
+        let several = member.facts.partitions > 1;
+        let number = u32::try_from(partition).unwrap_or_default();
+        let permits = several.then(|| Arc::new(Office::new(ownership.session(TIMEOUT), number, Arc::clone(lease))) as Permits);
+        let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(lease), blobs, permits };
         let making = MakerOptions::new(&place, member.storage.clone(), ownership.session_name(), &member.advertise, &options);
         let dir = options.dir.clone();
         let opening = Opening::of_copy(options, opened, parts, files)?;

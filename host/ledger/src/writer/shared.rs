@@ -16,6 +16,7 @@ use crate::{
     files::{Blobs, Disk},
     lease::Lease,
     overlay::Overlay,
+    permits::Permits,
     quotas::WorkspaceQuotas,
     rows::{Reader, Views},
     writer::{Queue, watch::Watchers},
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
     /// The lease of this host, if the ledger is a cluster's.
     pub(crate) lease: Option<Arc<Lease>>,
+    /// The permits of a partition, where there are several.
+    pub(crate) permits: Option<Permits>,
 }
 
 #[derive(Clone)]

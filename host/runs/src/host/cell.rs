@@ -23,6 +23,7 @@ impl Cell {
         let cell = Self { ledger, runs, intake };
         tokio::spawn(Arc::clone(&cell.runs.logs).keep_writing(cell.runs.stopping.clone()));
         cell.runs.recover().await?;
+        cell.runs.keep_permits();
         cell.runs.watch_executors();
         cell.runs.keep_time();
         cell.runs.keep_watch();

@@ -31,6 +31,9 @@ use crate::{
     record::HostError,
 };
 
+/// A look that waits for a run is repeated after so long: it may not be told of the one that nobody takes.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// A run that an executor has claimed.
 #[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
 #[schema(as = Claimed)]
@@ -242,6 +245,7 @@ impl Runs {
                 Ok(first) => break Some(first),
                 Err(mut look) => tokio::select! {
                     _ = &mut look.told => {}
+                    () = tokio::time::sleep(LOOK_AGAIN) => {}
                     () = tokio::time::sleep_until(until) => break None,
                     () = self.stopping.cancelled() => return Err(HostError::ShuttingDown),
                 },

@@ -149,7 +149,10 @@ impl Body for ExecutorBody {
             return Ok(Ready::Ends(Terminal::Failed(failure.clone())));
         }
         let claim = match self.stored_claim.take() {
-            Some(claim) => claim,
+            Some(claim) => {
+                self.admission = Some(task.runs.admissions.count(&task.run.record.run.binding_id, &self.policy));
+                claim
+            }
             None => {
                 self.admission = None;
                 let admission = async {

@@ -119,6 +119,7 @@ impl Runs {
     pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger, partition: Partition) -> Result<Self, HostError> {
         let logs = Arc::new(RunLogs::new(&shared.setup().config.data_dir, partition));
         let (executors, lease_key) = (Executors::load(&ledger, partition, &shared.registered)?, LeaseKey::of(&ledger).await?);
+        let is_shared = ledger.permits().is_some();
         Ok(Self(Arc::new(RunsOfCell {
             shared: Arc::clone(shared),
             ledger,
@@ -127,7 +128,7 @@ impl Runs {
             lines: Arc::default(),
             registry: Arc::default(),
             waiting: WaitingRuns::default(),
-            admissions: Arc::default(),
+            admissions: Arc::new(Admissions::new(is_shared)),
             executors,
             watchers: Watchers::default(),
             claims: Mutex::default(),

@@ -14,7 +14,7 @@ use crate::{
     http::{
         Problem, ProblemCode,
         connections::Peer,
-        forwarded::{self, ForwardedRequest, RequestPart},
+        forwarded::{self, ForwardedRequest, NoWait, RequestPart},
         headers::{IDEMPOTENCY_KEY, LAST_EVENT_ID},
     },
 };
@@ -57,6 +57,7 @@ pub(super) struct ClientRequest {
     partition: u32,
     /// The partition's part in a request to all of them.
     part: Option<RequestPart>,
+    waits_for_owner: bool,
     body: RepeatableBody,
     repetition: Repetition,
 }
@@ -67,6 +68,7 @@ impl ClientRequest {
         let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let client = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0);
         let part = request.extensions().get::<RequestPart>().cloned();
+        let waits_for_owner = request.extensions().get::<NoWait>().is_none();
         let (mut parts, body) = request.into_parts();
         forwarded::remove(&mut parts.headers);
         let repetition = match part {
@@ -81,6 +83,7 @@ impl ClientRequest {
             facts: ForwardedRequest { client, locality },
             partition,
             part,
+            waits_for_owner,
             body: RepeatableBody::new(body),
             repetition,
         }
@@ -88,7 +91,7 @@ impl ClientRequest {
 
     /// True if the request may be sent, or sent again, where `is_untouched` says that no host has begun with it.
     pub(super) fn may_be_sent(&self, is_untouched: bool) -> bool {
-        self.body.is_whole() && (is_untouched || self.repetition != Repetition::Never)
+        self.waits_for_owner && self.body.is_whole() && (is_untouched || self.repetition != Repetition::Never)
     }
 
     /// True if the answer is a stream, and the request again, with `Last-Event-ID`, is the rest of it.

@@ -25,21 +25,28 @@ use futures_util::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     events::EventSplitter,
     listeners::ClusterPartition,
     partitioned::{PartitionedRequest, is_unknown_there, value},
 };
-use crate::http::{Problem, ProblemCode, body, forwarded::RequestPart, headers::IDEMPOTENCY_KEY, json};
+use crate::http::{
+    Problem, ProblemCode, body,
+    forwarded::{NoWait, RequestPart},
+};
 
 /// Largest body of a request of an executor that goes to all partitions.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 /// A partition that cannot show its runs is asked again after so long.
 const PAUSE: Duration = Duration::from_millis(500);
+/// A partition that does not answer a look so soon is left out of a claim.
+const SOON: Duration = Duration::from_secs(1);
 /// Runs that others claim before one request does, at most.
 const MAX_MISSES: usize = 64;
+/// Looks that wait at partitions at the same time: each may have a connection to another host.
+static LOOKS: Semaphore = Semaphore::const_new(1024);
 
 /// A request of an executor of no workspace, or about one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,13 +59,16 @@ pub(super) enum ExecutorRequest {
 }
 
 impl ExecutorRequest {
-    /// The request at a path, if it is one that goes to all partitions: executors of no workspace have ids with its slot.
-    pub(super) fn at(method: &Method, path: &str) -> Option<Self> {
-        if path == "/api/v1/executors" && method == Method::POST {
-            return Some(Self::Register);
+    /// The request at a path, if it is one that goes to all partitions: executors of no workspace have ids with its slot. Whoever has no credential of
+    /// one claims nothing, as the first partition says.
+    pub(super) fn at(method: &Method, path: &str, is_executor: bool) -> Option<Self> {
+        if ![Method::GET, Method::POST, Method::DELETE].contains(method) {
+            return None;
         }
-        if path == "/api/v1/claims" && method == Method::POST {
-            return Some(Self::Claim);
+        match path {
+            "/api/v1/executors" => return (method == Method::POST).then_some(Self::Register),
+            "/api/v1/claims" => return (method == Method::POST && is_executor).then_some(Self::Claim),
+            _ => {}
         }
         let (id, rest) = path.strip_prefix("/api/v1/executors/").map(|rest| rest.split_once('/').unwrap_or((rest, "")))?;
         if HashSlot::of_id(id) != Some(HashSlot::of_workspace(None)) {
@@ -66,7 +76,7 @@ impl ExecutorRequest {
         }
         match rest {
             "" | "heartbeat" => Some(Self::One),
-            "events" => Some(Self::News),
+            "events" => (method == Method::GET).then_some(Self::News),
             _ => None,
         }
     }
@@ -82,7 +92,7 @@ pub(super) async fn answer(
     let (head, sent) = PartitionedRequest::new(request);
     let answered = match (kind, body::read(sent, MAX_BODY_BYTES).await) {
         (_, Err(problem)) => Err(problem.into_response()),
-        (ExecutorRequest::Register, Ok(body)) => register(partitions, head, body).await,
+        (ExecutorRequest::Register, Ok(body)) => register(partitions, &head, body).await,
         (ExecutorRequest::Claim, Ok(body)) => claim(partitions, process, &head, &body).await,
         (ExecutorRequest::One, Ok(body)) => one(partitions, &head, &body).await,
         (ExecutorRequest::News, Ok(_)) => news(partitions, &head).await,
@@ -90,75 +100,98 @@ pub(super) async fn answer(
     answered.unwrap_or_else(|refusal| refusal)
 }
 
-/// Makes an executor of no workspace that the first partition has registered known in the others.
+/// Makes an executor of no workspace that the first partition has registered known in the others. Where one does not register it, none keeps it. A
+/// client that goes away does not stop this midway.
 ///
 /// # Errors
 /// The answer of a partition that does not register it.
 pub(super) async fn introduce(
-    others: &[ClusterPartition],
-    head: &PartitionedRequest,
-    registration: &Bytes,
-    credential: &str,
+    partitions: &[ClusterPartition],
+    registration: Bytes,
+    executor_id: String,
+    credential: String,
 ) -> Result<(), Response> {
-    let introductions = others.iter().map(|partition| {
-        let part = RequestPart::Registration { credential: credential.to_owned() };
-        partition.answer(head.request(head.parts().uri.clone(), registration.clone(), Some(part)))
-    });
-    match join_all(introductions).await.into_iter().find(|answer| !answer.status().is_success()) {
-        Some(refusal) => Err(refusal),
-        None => Ok(()),
+    let partitions = partitions.to_vec();
+    let introducing = async move {
+        let (_, others) = partitions.split_first()?;
+        let introductions = others.iter().map(|partition| {
+            let mut request = own_request(Method::POST, "/api/v1/executors", &credential, registration.clone())?;
+            request.extensions_mut().insert(RequestPart::Registration { credential: credential.clone() });
+            Some(partition.answer(request))
+        });
+        let answers = join_all(introductions.collect::<Option<Vec<_>>>()?).await;
+        let refusal = answers.into_iter().find(|answer| !answer.status().is_success())?;
+        let path = format!("/api/v1/executors/{executor_id}");
+        let deregistrations = partitions.iter().filter_map(|partition| {
+            let mut request = own_request(Method::DELETE, &path, &credential, Bytes::new())?;
+            request.extensions_mut().insert(NoWait);
+            Some(partition.answer(request))
+        });
+        drop(join_all(deregistrations).await);
+        Some(refusal)
+    };
+    match tokio::spawn(introducing).await {
+        Ok(Some(refusal)) => Err(refusal),
+        Ok(None) => Ok(()),
+        Err(error) => Err(internal(error)),
     }
 }
 
-async fn register(partitions: &[ClusterPartition], mut head: PartitionedRequest, body: Bytes) -> Result<Response, Response> {
+/// A request of this host for an executor.
+fn own_request(method: Method, path: &str, credential: &str, body: Bytes) -> Option<Request> {
+    let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
+    request.header(header::AUTHORIZATION, format!("Bearer {credential}")).body(Body::from(body)).ok()
+}
+
+async fn register(partitions: &[ClusterPartition], head: &PartitionedRequest, body: Bytes) -> Result<Response, Response> {
     #[derive(Deserialize)]
     struct Registered {
         executor_id: String,
         credential: String,
+        workspace: Option<String>,
     }
-    let Some((first, others)) = partitions.split_first() else { return Err(StatusCode::NOT_FOUND.into_response()) };
+    let Some(first) = partitions.first() else { return Err(StatusCode::NOT_FOUND.into_response()) };
+    if partitions.iter().any(ClusterPartition::is_moving) {
+        let detail = "an executor of no workspace is registered in each partition, and one of them has no owner at the moment: send the request again";
+        return Err(Problem::new(ProblemCode::PartitionMoving, detail).into_response());
+    }
     let (parts, answer) = first.answer(head.same(body.clone())).await.into_parts();
     if parts.status != StatusCode::CREATED {
         return Ok(Response::from_parts(parts, answer));
     }
     let answer = axum::body::to_bytes(answer, 2 * MAX_BODY_BYTES).await.map_err(internal)?;
-    let Registered { executor_id, credential } = serde_json::from_slice(&answer).map_err(internal)?;
-    head.headers_mut().remove(header::AUTHORIZATION);
-    head.headers_mut().remove(IDEMPOTENCY_KEY);
-    if let Err(refusal) = introduce(others, &head, &body, &credential).await {
-        // It has no credential that anybody knows: nothing stays of it.
-        let uri = format!("/api/v1/executors/{executor_id}");
-        let deregistrations = partitions.iter().filter_map(|partition| {
-            let mut request = head.request(uri.parse().ok()?, Bytes::new(), None);
-            *request.method_mut() = Method::DELETE;
-            let value = HeaderValue::try_from(format!("Bearer {credential}")).ok()?;
-            request.headers_mut().insert(header::AUTHORIZATION, value);
-            Some(partition.answer(request))
-        });
-        drop(join_all(deregistrations).await);
-        return Err(refusal);
+    let Registered { executor_id, credential, workspace } = serde_json::from_slice(&answer).map_err(internal)?;
+    if workspace.is_none() {
+        introduce(partitions, body, executor_id, credential).await?;
     }
     Ok(Response::from_parts(parts, Body::from(answer)))
 }
 
-/// Shows, changes or deregisters an executor. The first partition refuses senders that may not, before the others are asked.
+/// Shows, changes or deregisters an executor. Each partition judges the sender.
 async fn one(partitions: &[ClusterPartition], head: &PartitionedRequest, body: &Bytes) -> Result<Response, Response> {
     let Some((first, others)) = partitions.split_first() else { return Err(StatusCode::NOT_FOUND.into_response()) };
+    let ask_others = || join_all(others.iter().map(|partition| partition.answer(head.same(body.clone()))));
+    if head.parts().method == Method::DELETE {
+        // The first comes last: as long as it knows the executor, the request can be repeated.
+        let answers = ask_others().await;
+        let failed = answers.into_iter().find(|answer| !answer.status().is_success() && !is_unknown_there(answer));
+        return match failed {
+            Some(failed) => Err(failed),
+            None => Ok(first.answer(head.same(Bytes::new())).await),
+        };
+    }
     let first = first.answer(head.same(body.clone())).await;
-    let status = first.status();
-    if !status.is_success() {
+    if !first.status().is_success() {
         return Ok(first);
     }
-    let others = join_all(others.iter().map(|partition| partition.answer(head.same(body.clone())))).await;
-    let known = others.into_iter().filter(|answer| !is_unknown_there(answer));
-    if status == StatusCode::NO_CONTENT {
-        return Ok(known.into_iter().find(|answer| !answer.status().is_success()).unwrap_or(first));
-    }
-    let mut executor: Executor = value(first).await?;
-    for answer in known {
+    let (mut parts, answer) = first.into_parts();
+    let mut executor: Executor = value(Response::new(answer)).await?;
+    for answer in ask_others().await.into_iter().filter(|answer| !is_unknown_there(answer)) {
         add(&mut executor, value(answer).await?);
     }
-    Ok(json(status, &executor))
+    let body = serde_json::to_vec(&executor).map_err(internal)?;
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Ok(Response::from_parts(parts, Body::from(body)))
 }
 
 /// The news of all partitions. The stream breaks off where that of one does.
@@ -220,53 +253,45 @@ async fn claim(
             body::require_json(&head.parts().headers).and_then(|()| body::parse(body)).map_err(IntoResponse::into_response)?
         }
     };
-    let wait = request.get("wait_ms").and_then(Value::as_u64).unwrap_or_default().min(process.config().limits.claim_wait_ms);
+    let wait = match request.get("wait_ms") {
+        None => 0,
+        Some(wait) => wait.as_u64().ok_or_else(|| Problem::invalid("wait_ms", "`wait_ms` is a number of ms").into_response())?,
+    };
+    let wait = wait.min(process.config().limits.claim_wait_ms);
     Claim { partitions, head, request }.answer(Instant::now() + Duration::from_millis(wait)).await
 }
 
 impl Claim<'_> {
     async fn answer(&self, until: Instant) -> Result<Response, Response> {
-        let (mut shown, mut held) = (BTreeMap::new(), 0);
-        let looks = (0..self.partitions.len()).map(|at| self.look(at, Duration::ZERO, Duration::ZERO));
-        for (at, look) in join_all(looks).await {
-            match look {
-                Ok(look) => {
-                    held += look.held;
-                    if held >= look.slots as usize {
-                        return Err(no_free_slot(held, look.slots).into_response());
-                    }
-                    shown.extend(look.first.map(|run| (at, run)));
-                }
-                // The request is wrong, or the executor is full there; the first partition knows every executor.
-                Err(refusal) if refusal.status().is_client_error() && (at == 0 || !is_unknown_there(&refusal)) => {
-                    return Err(refusal);
-                }
-                Err(_) => {}
-            }
-        }
+        let mut shown = self.first_looks().await?;
         let (mut looks, mut looking) = (FuturesUnordered::new(), BTreeSet::new());
-        for _ in 0..MAX_MISSES {
+        let mut misses = 0;
+        while misses < MAX_MISSES {
             if let Some((at, _)) = first_of(&shown) {
                 shown.remove(&at);
                 let answer = self.ask(at, Duration::ZERO, None).await;
                 match answer.status() {
                     // Another executor was faster: the partition shows what it has now.
                     StatusCode::NO_CONTENT => {
-                        let (_, look) = self.look(at, Duration::ZERO, Duration::ZERO).await;
-                        shown.extend(look.ok().and_then(|look| look.first).map(|run| (at, run)));
+                        misses += 1;
+                        shown.extend(self.look_now(at).await.1.ok().and_then(|look| look.first).map(|run| (at, run)));
                     }
                     // It is moving to another host, and nothing was claimed.
-                    StatusCode::SERVICE_UNAVAILABLE => {}
+                    StatusCode::SERVICE_UNAVAILABLE => {
+                        misses += 1;
+                        if looking.insert(at) {
+                            looks.push(self.look(at, until, PAUSE));
+                        }
+                    }
                     _ => return Ok(answer),
                 }
                 continue;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= until {
                 break;
             }
             for at in (0..self.partitions.len()).filter(|at| looking.insert(*at)) {
-                looks.push(self.look(at, left, Duration::ZERO));
+                looks.push(self.look(at, until, Duration::ZERO));
             }
             tokio::select! {
                 Some((at, look)) = looks.next() => match look {
@@ -274,7 +299,13 @@ impl Claim<'_> {
                         looking.remove(&at);
                         shown.extend(look.first.map(|run| (at, run)));
                     }
-                    Err(_) => looks.push(self.look(at, left, PAUSE)),
+                    // It does not know the executor, or that has no free slot any more: what it has is not for this claim.
+                    Err(refusal) if refusal.status().is_client_error() => {
+                        if at == 0 {
+                            return Err(refusal);
+                        }
+                    }
+                    Err(_) => looks.push(self.look(at, until, PAUSE)),
                 },
                 () = tokio::time::sleep_until(until) => break,
             }
@@ -282,11 +313,57 @@ impl Claim<'_> {
         Ok(StatusCode::NO_CONTENT.into_response())
     }
 
-    /// The run that a partition would give, after a pause and at most `wait`.
-    fn look(&self, at: usize, wait: Duration, pause: Duration) -> BoxFuture<'_, Shown> {
+    /// The runs that all partitions show, the first one before the others: it knows every executor. One without an owner is left out.
+    async fn first_looks(&self) -> Result<BTreeMap<usize, WaitingRun>, Response> {
+        let (mut shown, mut held, mut refused) = (BTreeMap::new(), 0, None);
+        let (_, first) = self.look_now(0).await;
+        if let Err(refusal) = &first
+            && refusal.status().is_client_error()
+        {
+            return first.map(|_| shown);
+        }
+        let others = join_all((1..self.partitions.len()).map(|at| self.look_now(at))).await;
+        let mut is_known = false;
+        for (at, look) in std::iter::once((0, first)).chain(others) {
+            match look {
+                Ok(look) => {
+                    is_known = true;
+                    held += look.held;
+                    if held >= look.slots as usize {
+                        return Err(no_free_slot(held, look.slots).into_response());
+                    }
+                    shown.extend(look.first.map(|run| (at, run)));
+                }
+                Err(refusal) if refusal.status().is_client_error() && !is_unknown_there(&refusal) => return Err(refusal),
+                Err(refusal) => refused = refused.or(Some(refusal)),
+            }
+        }
+        match refused {
+            Some(refusal) if !is_known => Err(refusal),
+            _ => Ok(shown),
+        }
+    }
+
+    /// The run that a partition would give now. One that does not answer soon is left out.
+    async fn look_now(&self, at: usize) -> Shown {
+        let look = async { value(self.ask(at, Duration::ZERO, Some(RequestPart::Look)).await).await };
+        let late = || Problem::new(ProblemCode::PartitionMoving, "the owner of the partition does not answer");
+        match tokio::time::timeout(SOON, look).await {
+            Ok(look) => (at, look),
+            Err(_) => (at, Err(late().into_response())),
+        }
+    }
+
+    /// The run that a partition would give, after a pause and until then at most. Where too many wait at partitions, they are asked now and then.
+    fn look(&self, at: usize, until: Instant, pause: Duration) -> BoxFuture<'_, Shown> {
         Box::pin(async move {
             tokio::time::sleep(pause).await;
-            (at, value(self.ask(at, wait, Some(RequestPart::Look)).await).await)
+            let Ok(_place) = LOOKS.try_acquire() else {
+                tokio::time::sleep(PAUSE).await;
+                return self.look_now(at).await;
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            (at, value(self.ask(at, left, Some(RequestPart::Look)).await).await)
         })
     }
 
@@ -297,12 +374,13 @@ impl Claim<'_> {
         }
     }
 
-    /// The request to a partition, which waits for so long.
+    /// The request to a partition, which waits for a run for so long, and for an owner not at all.
     fn request(&self, wait: Duration, part: Option<RequestPart>) -> Request {
         let mut request = self.request.clone();
         request.insert("wait_ms".to_owned(), u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into());
         let mut request = self.head.request(self.head.parts().uri.clone(), Value::Object(request).to_string().into(), part);
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.extensions_mut().insert(NoWait);
         request
     }
 }

@@ -116,6 +116,11 @@ impl ClusterPartition {
         self.0.owner.now()
     }
 
+    /// True if no host owns the partition at the moment.
+    pub(super) fn is_moving(&self) -> bool {
+        matches!(self.owner(), Owner::Nobody)
+    }
+
     pub(super) fn forwarder(&self) -> Option<&Forwarder> {
         self.0.forwarder.as_ref()
     }

@@ -2,13 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{
-    body::{Body, Bytes},
-    extract::Request,
-    http::{HeaderValue, Method, Uri, header},
-};
+use axum::{body::Bytes, http::Method};
 
-use super::{executors, listeners::ClusterPartition, partitioned::PartitionedRequest, routing::Routing};
+use super::{executors, listeners::ClusterPartition, routing::Routing};
 use crate::local::{LocalAnswer, LocalClient, LocalError, LocalRequest};
 
 /// The host that gives the first partition away waits no longer for the others to forget its executors.
@@ -57,15 +53,9 @@ impl ClusterClient {
     /// Makes an executor that is registered in the first partition known in the others.
     ///
     /// # Errors
-    /// Fails if a partition does not register it.
-    pub async fn introduce(&self, registration: Bytes, credential: &str) -> Result<(), LocalError> {
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = Uri::from_static("/api/v1/executors");
-        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let (head, _) = PartitionedRequest::new(request);
-        let others = self.partitions.get(1..).unwrap_or_default();
-        executors::introduce(others, &head, &registration, credential).await.map_err(|refusal| {
+    /// Fails if a partition does not register it; none keeps it then.
+    pub async fn introduce(&self, registration: Bytes, executor_id: String, credential: String) -> Result<(), LocalError> {
+        executors::introduce(&self.partitions, registration, executor_id, credential).await.map_err(|refusal| {
             LocalError::Answer(format!("a partition does not register the executor: it answers {}", refusal.status()))
         })
     }

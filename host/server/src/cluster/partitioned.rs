@@ -33,11 +33,6 @@ impl PartitionedRequest {
         &self.0
     }
 
-    /// The headers of requests to partitions.
-    pub(super) fn headers_mut(&mut self) -> &mut axum::http::HeaderMap {
-        &mut self.0.headers
-    }
-
     /// A request to one partition.
     pub(super) fn request(&self, uri: Uri, body: Bytes, part: Option<RequestPart>) -> Request {
         let Parts { method, headers, extensions, .. } = &self.0;

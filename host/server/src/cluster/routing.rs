@@ -122,7 +122,7 @@ impl Routing {
         }
         let sender = sender(process, request);
         if matches!(sender, Sender::Everywhere | Sender::Executor)
-            && let Some(kind) = ExecutorRequest::at(request.method(), path)
+            && let Some(kind) = ExecutorRequest::at(request.method(), path, matches!(sender, Sender::Executor))
         {
             return Ok(Destination::Executors(&self.partitions, process, kind));
         }
@@ -279,10 +279,14 @@ mod tests {
             (Method::GET, path(of_one, ""), None),
             (Method::GET, path("statistics", ""), None),
             (Method::GET, path(everywhere, "/other"), None),
+            (Method::HEAD, path(everywhere, ""), None),
+            (Method::OPTIONS, path(everywhere, "/heartbeat"), None),
             (Method::POST, format!("/api/v1/runs/{RUN}/renew"), None),
         ] {
-            assert_eq!(ExecutorRequest::at(&method, &path), expect, "{method} {path}");
+            assert_eq!(ExecutorRequest::at(&method, &path, true), expect, "{method} {path}");
         }
+        // The first partition refuses whoever is no executor.
+        assert_eq!(ExecutorRequest::at(&Method::POST, "/api/v1/claims", false), None);
     }
 
     #[test]

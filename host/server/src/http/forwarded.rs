@@ -75,6 +75,10 @@ pub(crate) enum RequestPart {
     Look,
 }
 
+/// An extension of a request that does not wait for the owner of its partition.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NoWait;
+
 impl RequestPart {
     /// Writes the part into the headers of a request for another host.
     pub(crate) fn write(&self, headers: &mut HeaderMap) {

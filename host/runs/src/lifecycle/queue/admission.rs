@@ -1,4 +1,7 @@
 //! Limits on concurrent executions of a binding, and on the rate of their starts.
+//!
+//! In a cluster with several partitions the limits hold over all of them. A gate lets in as many runs then as the [clerk](super::clerk) has got permits
+//! for from the database.
 
 use std::{
     cmp::Reverse,
@@ -8,19 +11,36 @@ use std::{
     time::Duration,
 };
 
+use agent_host_ledger::{LentPermits, PermitRequest};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
 use agent_host_config::QueuePolicy;
 
+/// Permits that are used are asked for again after so long: other partitions may want some.
+const REFRESH: Duration = Duration::from_secs(1);
+/// The same is asked for again after so long.
+pub(super) const AGAIN: Duration = Duration::from_millis(100);
+
 /// The gates of all bindings that bound their runs.
 #[derive(Default)]
-pub(crate) struct Admissions(Mutex<HashMap<String, Gate>>);
+pub(crate) struct Admissions {
+    gates: Mutex<HashMap<String, Gate>>,
+    /// True if other partitions share the limits.
+    is_shared: bool,
+    /// Tells the clerk that a gate has another use for permits.
+    pub(super) changed: Notify,
+}
 
 #[derive(Default)]
 struct Gate {
     running: u32,
+    /// Present where other partitions share the limits.
+    permits: Option<GatePermits>,
     concurrency: Option<u32>,
     per_minute: Option<(u32, DefaultDirectRateLimiter)>,
     /// Higher priorities first, then older runs.
@@ -29,15 +49,38 @@ struct Gate {
     awaited: bool,
 }
 
+/// The permits of a gate.
+#[derive(Debug, Clone, Copy, Default)]
+struct GatePermits {
+    /// The permits that the database has lent, as it said last.
+    booked: u32,
+    /// The permits of those that may be used: fewer where another partition is to have the next one.
+    lent: u32,
+    /// True if other partitions wanted more than they had.
+    is_contended: bool,
+    /// Runs that may begin, where the rate is limited.
+    starts: u32,
+    /// True from a request to its answer.
+    is_asking: bool,
+    /// The last request, and its time.
+    asked: Option<(PermitRequest, Instant)>,
+    /// Time from which on the rate allows the next start.
+    next_start: Option<Instant>,
+}
+
 /// A permit to execute one run of a binding, valid until it is dropped.
 pub(crate) struct Admission(Option<(Arc<Admissions>, String)>);
 
 impl Drop for Admission {
     fn drop(&mut self) {
         if let Some((admission, binding)) = self.0.take() {
-            let mut gates = admission.0.lock();
+            let mut gates = admission.gates.lock();
             if let Some(gate) = gates.get_mut(&binding) {
                 gate.running = gate.running.saturating_sub(1);
+                // Another partition may be the next.
+                if let Some(permits) = gate.permits.as_mut().filter(|permits| permits.is_contended) {
+                    permits.lent = permits.lent.min(gate.running);
+                }
             }
             drop(gates);
             admission.pump(&binding);
@@ -82,13 +125,48 @@ impl AdmissionPlace {
 
 impl Drop for AdmissionPlace {
     fn drop(&mut self) {
-        if let Some(gate) = self.admission.0.lock().get_mut(&self.binding) {
+        if let Some(gate) = self.admission.gates.lock().get_mut(&self.binding) {
             gate.waiting.remove(&self.place);
         }
     }
 }
 
 impl Admissions {
+    /// The gates of a cell. With `is_shared` a clerk has to get the permits.
+    pub(crate) fn new(is_shared: bool) -> Self {
+        Self { is_shared, ..Self::default() }
+    }
+
+    /// The bindings whose permits are to be asked for now, and what they need.
+    pub(super) fn requests(&self, now: Instant) -> Vec<(String, PermitRequest)> {
+        let mut gates = self.gates.lock();
+        gates.iter_mut().filter_map(|(binding, gate)| Some((binding.clone(), gate.request(now)?))).collect()
+    }
+
+    /// The bindings that have gates.
+    pub(super) fn bindings(&self) -> Vec<String> {
+        self.gates.lock().keys().cloned().collect()
+    }
+
+    /// The permits that were lent to a binding.
+    pub(super) fn lent(self: &Arc<Self>, binding: &str, answer: LentPermits) {
+        let LentPermits { lent, is_contended, starts, next_start } = answer;
+        if let Some(permits) = self.gates.lock().get_mut(binding).and_then(|gate| gate.permits.as_mut()) {
+            (permits.booked, permits.lent, permits.is_asking) = (lent, lent, false);
+            permits.is_contended = is_contended;
+            permits.starts = permits.starts.saturating_add(starts);
+            permits.next_start = Some(Instant::now() + next_start);
+        }
+        self.pump(binding);
+    }
+
+    /// A request has no answer, and may have been carried out.
+    pub(super) fn unanswered(&self, binding: &str) {
+        if let Some(permits) = self.gates.lock().get_mut(binding).and_then(|gate| gate.permits.as_mut()) {
+            (permits.booked, permits.is_asking) = (u32::MAX, false);
+        }
+    }
+
     /// Admits a run of a binding, or gives it a place. The policy of the newest run holds for all.
     pub(crate) fn enter(
         self: &Arc<Self>,
@@ -103,8 +181,8 @@ impl Admissions {
         let place = (Reverse(priority), run_no);
         let (admit, admitted) = oneshot::channel();
         {
-            let mut gates = self.0.lock();
-            let gate = gates.entry(binding.to_owned()).or_default();
+            let mut gates = self.gates.lock();
+            let gate = gates.entry(binding.to_owned()).or_insert_with(|| Gate::new(self.is_shared));
             gate.bound(policy);
             gate.waiting.insert(place, admit);
         }
@@ -116,9 +194,23 @@ impl Admissions {
         }
     }
 
+    /// Counts a run of a binding that is executed already.
+    pub(crate) fn count(self: &Arc<Self>, binding: &str, policy: &QueuePolicy) -> Admission {
+        if !policy.bounds() {
+            return Admission::unbounded();
+        }
+        let mut gates = self.gates.lock();
+        let gate = gates.entry(binding.to_owned()).or_insert_with(|| Gate::new(self.is_shared));
+        gate.bound(policy);
+        gate.running += 1;
+        drop(gates);
+        self.changed.notify_one();
+        Admission(Some((Arc::clone(self), binding.to_owned())))
+    }
+
     /// Bounds the runs of a binding by another policy from now on, those that wait already among them.
     pub(crate) fn adapt(self: &Arc<Self>, binding: &str, policy: &QueuePolicy) {
-        if let Some(gate) = self.0.lock().get_mut(binding) {
+        if let Some(gate) = self.gates.lock().get_mut(binding) {
             gate.bound(policy);
         }
         self.pump(binding);
@@ -128,13 +220,15 @@ impl Admissions {
     fn pump(self: &Arc<Self>, binding: &str) {
         loop {
             let next = {
-                let mut gates = self.0.lock();
+                let mut gates = self.gates.lock();
                 let Some(gate) = gates.get_mut(binding) else { return };
                 match gate.next() {
                     Next::Goes(admit) => admit,
                     Next::Nobody => {
-                        if gate.running == 0 && gate.waiting.is_empty() && gate.per_minute.is_none() {
+                        if gate.is_done() {
                             gates.remove(binding);
+                        } else if gate.permits.is_some() {
+                            self.changed.notify_one();
                         }
                         return;
                     }
@@ -142,7 +236,7 @@ impl Admissions {
                         let (this, binding) = (Arc::clone(self), binding.to_owned());
                         tokio::spawn(async move {
                             tokio::time::sleep(pause).await;
-                            if let Some(gate) = this.0.lock().get_mut(&binding) {
+                            if let Some(gate) = this.gates.lock().get_mut(&binding) {
                                 gate.awaited = false;
                             }
                             this.pump(&binding);
@@ -164,6 +258,10 @@ enum Next {
 }
 
 impl Gate {
+    fn new(is_shared: bool) -> Self {
+        Self { permits: is_shared.then(GatePermits::default), ..Self::default() }
+    }
+
     fn bound(&mut self, policy: &QueuePolicy) {
         self.concurrency = policy.concurrency;
         if self.per_minute.as_ref().map(|(rate, _)| *rate) != policy.per_minute {
@@ -174,6 +272,42 @@ impl Gate {
         }
     }
 
+    /// The number of waiting runs. Those that have left are not counted.
+    fn waiting(&self) -> u32 {
+        let waiting = self.waiting.values().filter(|admit| !admit.is_closed()).count();
+        u32::try_from(waiting).unwrap_or(u32::MAX)
+    }
+
+    /// True if nothing of the gate is needed any more.
+    fn is_done(&self) -> bool {
+        let keeps = match &self.permits {
+            Some(permits) => permits.is_asking || permits.booked > 0 && self.concurrency.is_some(),
+            None => self.per_minute.is_some(),
+        };
+        self.running == 0 && self.waiting() == 0 && !keeps
+    }
+
+    /// The need for permits, where it is another one than that of the last request, or that one is long ago.
+    fn request(&mut self, now: Instant) -> Option<PermitRequest> {
+        let permits = self.permits?;
+        let (running, waiting) = (self.running, self.waiting());
+        let since = permits.asked.map_or(REFRESH, |(_, at)| now.duration_since(at));
+        let wanted = running.saturating_add(waiting.min(1));
+        let wants_more = self.concurrency.is_some_and(|most| wanted > permits.lent && permits.lent < most);
+        let has_more = self.concurrency.is_some() && permits.booked > running.saturating_add(waiting);
+        let may_start = permits.next_start.is_none_or(|at| at <= now);
+        let wants_start = self.per_minute.is_some() && waiting > 0 && permits.starts == 0 && may_start;
+        let uses = self.concurrency.is_some() && permits.booked > 0 && since >= REFRESH;
+        let per_minute = self.per_minute.as_ref().map(|(rate, _)| *rate);
+        let request = PermitRequest { concurrency: self.concurrency, per_minute, running, waiting };
+        let is_another = since >= AGAIN || permits.asked.is_none_or(|(asked, _)| asked != request);
+        if !is_another || !(wants_more || has_more || wants_start || uses) {
+            return None;
+        }
+        self.permits = Some(GatePermits { is_asking: true, asked: Some((request, now)), ..permits });
+        Some(request)
+    }
+
     fn next(&mut self) -> Next {
         while self.waiting.first_key_value().is_some_and(|(_, admit)| admit.is_closed()) {
             self.waiting.pop_first();
@@ -181,7 +315,13 @@ impl Gate {
         if self.waiting.is_empty() || self.concurrency.is_some_and(|most| self.running >= most) {
             return Next::Nobody;
         }
-        if let Some((_, limiter)) = &self.per_minute {
+        if let Some(permits) = &mut self.permits {
+            let lacks_start = self.per_minute.is_some() && permits.starts == 0;
+            if lacks_start || self.concurrency.is_some() && self.running >= permits.lent {
+                return Next::Nobody;
+            }
+            permits.starts = permits.starts.saturating_sub(1);
+        } else if let Some((_, limiter)) = &self.per_minute {
             if self.awaited {
                 return Next::Nobody;
             }
@@ -226,12 +366,87 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_run_that_is_executed_already_counts() {
+        let (two, alone, shared) = (policy(Some(2), None), Arc::<Admissions>::default(), Arc::new(Admissions::new(true)));
+        let (first, _second) = (alone.count("b", &two), alone.count("b", &two));
+        let mut third = alone.enter("b", &two, 0, 3).unwrap_err();
+        drop(first);
+        third.wait().await;
+        let _first = shared.count("b", &two);
+        let request = PermitRequest { concurrency: Some(2), per_minute: None, running: 1, waiting: 0 };
+        assert_eq!(shared.requests(Instant::now()), [("b".to_owned(), request)]);
+    }
+
+    #[tokio::test]
     async fn unbounded_runs_do_not_wait() {
         let admission = Arc::<Admissions>::default();
         for no in 0..100 {
             assert!(admission.enter("b", &QueuePolicy::default(), 0, no).is_ok());
         }
-        assert!(admission.0.lock().is_empty());
+        assert!(admission.gates.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn runs_of_a_shared_binding_wait_for_permits_and_give_them_back() {
+        let admission = Arc::new(Admissions::new(true));
+        let four = policy(Some(4), None);
+        let mut first = admission.enter("b", &four, 0, 1).unwrap_err();
+        let mut second = admission.enter("b", &four, 0, 2).unwrap_err();
+        let asked =
+            |running, waiting| vec![("b".to_owned(), PermitRequest { concurrency: Some(4), per_minute: None, running, waiting })];
+        let now = Instant::now();
+        assert_eq!(admission.requests(now), asked(0, 2));
+        let lent = |lent, is_contended| LentPermits { lent, is_contended, ..LentPermits::default() };
+        admission.lent("b", lent(1, true));
+        let first = first.wait().await;
+        assert!(second.admitted.try_recv().is_err(), "one was lent");
+        // Another partition wants the permit: what waits here asks again.
+        drop(first);
+        assert!(second.admitted.try_recv().is_err());
+        assert_eq!(admission.requests(now), asked(0, 1));
+        admission.lent("b", lent(2, false));
+        let second = second.wait().await;
+        let third = admission.enter("b", &four, 0, 3).unwrap();
+        assert_eq!(admission.requests(now), [], "it has what it needs");
+        assert_eq!(admission.requests(Instant::now() + REFRESH), asked(2, 0));
+        drop((second, third));
+        assert_eq!(admission.requests(now), asked(0, 0));
+        admission.lent("b", lent(0, false));
+        assert!(admission.gates.lock().is_empty());
+        // The last run ends while another partition wants the permit.
+        let mut last = admission.enter("b", &four, 0, 4).unwrap_err();
+        admission.lent("b", lent(1, true));
+        drop(last.wait().await);
+        assert_eq!(admission.requests(now), asked(0, 0), "the permit goes back");
+        admission.unanswered("b");
+        assert_eq!(admission.requests(now + AGAIN), asked(0, 0), "nobody knows whether it did");
+        admission.lent("b", lent(0, true));
+        assert!(admission.gates.lock().is_empty());
+        // A run leaves before the answer comes.
+        let gone = admission.enter("b", &four, 0, 5).unwrap_err();
+        assert_eq!(admission.requests(now), asked(0, 1));
+        drop(gone);
+        admission.pump("b");
+        admission.lent("b", lent(1, false));
+        assert_eq!(admission.requests(now), asked(0, 0), "the permit goes back");
+    }
+
+    #[tokio::test]
+    async fn starts_of_a_shared_binding_come_from_the_database() {
+        let admission = Arc::new(Admissions::new(true));
+        let rate = policy(None, Some(60));
+        let mut first = admission.enter("b", &rate, 0, 1).unwrap_err();
+        let mut second = admission.enter("b", &rate, 0, 2).unwrap_err();
+        let next_start = Duration::from_secs(1);
+        admission.lent("b", LentPermits { starts: 1, next_start, ..LentPermits::default() });
+        let first = first.wait().await;
+        let now = Instant::now();
+        assert!(second.admitted.try_recv().is_err() && admission.requests(now).is_empty());
+        assert_eq!(admission.requests(now + next_start).len(), 1);
+        admission.lent("b", LentPermits { starts: 1, ..LentPermits::default() });
+        let second = second.wait().await;
+        drop((first, second));
+        assert!(admission.gates.lock().is_empty());
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! The queue: which run is executed next, and by whom.
 //!
 //! Every run waits in the same queue. Runs that the host executes wait for the limits of their binding ([`admission`]).
-//! External runs wait for an executor that claims them ([`waiting`]).
+//! External runs wait for an executor that claims them ([`waiting`]). In a cluster with several partitions the [`clerk`] gets permits for the limits.
 
 pub(crate) mod admission;
+mod clerk;
 pub(crate) mod waiting;

@@ -17,6 +17,9 @@ use tokio::sync::oneshot;
 
 use crate::lifecycle::claims::{ClaimedRun, Reply};
 
+/// Onlookers that hear of one run. One of them may take another run, and all of them be gone: the others look again now and then.
+const TOLD: usize = 2;
+
 /// Runs and executors that wait for each other.
 #[derive(Default)]
 pub(crate) struct WaitingRuns(Mutex<State>);
@@ -190,7 +193,7 @@ impl WaitingRuns {
         if !state.queues.contains(&kind.queue) {
             state.queues.insert(kind.queue.clone());
         }
-        let told: Vec<_> = state.onlookers.extract_if(.., |_, onlooker| onlooker.filter.fits(&kind)).collect();
+        let told: Vec<_> = state.onlookers.extract_if(.., |_, onlooker| onlooker.filter.fits(&kind)).take(TOLD).collect();
         state.buckets.entry(kind).or_default().insert(place, Run { run_id, sender: found.offer });
         drop(state);
         for (_, onlooker) in told {

@@ -1,0 +1,236 @@
+//! Permits: the limits of a binding over all partitions of a cluster.
+//!
+//! A book has, for one binding with a limit, the permits that are lent to each partition, and how many it wants. An owner says what its partition uses
+//! and wants, never what changes, so its request may be repeated. A partition keeps what it has while it has no owner, since its runs go on with
+//! the next one, which gives back what it does not use.
+//!
+//! Each partition that wants permits gets an equal share; what others do not want is for whoever asks. Where there are more partitions than permits,
+//! they take turns: one that had a permit is behind those that have asked before it gave the permit back.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LedgerError;
+
+/// Starts that were not taken are lost after so long, in µs: no burst follows a pause.
+const CATCH_UP_US: u64 = 100_000;
+const MINUTE_US: u64 = 60_000_000;
+
+/// The permits of the partition that a ledger is. Its functions block.
+pub trait PermitOffice: Send + Sync {
+    /// Gives back the permits of all bindings that are not `used`: the owner before had them.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`] where the database does not answer, or the lease of this host is over.
+    fn give_back_unused(&self, used: &[String]) -> Result<(), LedgerError>;
+
+    /// Asks for permits of a binding. Those that the partition has and does not use go back.
+    ///
+    /// # Errors
+    /// As [`Self::give_back_unused`].
+    fn lend(&self, binding: &str, request: &PermitRequest) -> Result<LentPermits, LedgerError>;
+}
+
+/// The permits of a partition, shared.
+pub type Permits = Arc<dyn PermitOffice>;
+
+/// The use of a binding in one partition, and its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PermitRequest {
+    /// Runs that are executed at one time, in all partitions. `None`: no limit.
+    pub concurrency: Option<u32>,
+    /// Runs that begin in one minute, in all partitions. `None`: no limit.
+    pub per_minute: Option<u32>,
+    /// Runs of the partition that are executed.
+    pub running: u32,
+    /// Runs of the partition that wait.
+    pub waiting: u32,
+}
+
+/// The permits of a binding for one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LentPermits {
+    /// Runs that may be executed at one time.
+    pub lent: u32,
+    /// True if other partitions want more than they have.
+    pub is_contended: bool,
+    /// Runs that may begin now, where the rate is limited.
+    pub starts: u32,
+    /// The rate allows the next start after so long.
+    pub next_start: Duration,
+}
+
+/// The permits of one binding, as the database has them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Book {
+    #[serde(default)]
+    loans: BTreeMap<u32, Loan>,
+    /// Time of the next start, in µs.
+    #[serde(default)]
+    next_start: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Loan {
+    lent: u32,
+    wanted: u32,
+    /// Time in µs from which on the partition has wanted a permit, while it has none.
+    asked: u64,
+}
+
+impl Book {
+    /// The partition has no permits any more.
+    pub(crate) fn forget(&mut self, partition: u32) {
+        self.loans.remove(&partition);
+    }
+
+    /// Lends to a partition what it may have now.
+    pub(crate) fn lend(&mut self, partition: u32, request: &PermitRequest, now: u64) -> LentPermits {
+        let (starts, next_start) = self.starts(request, now);
+        let wanted = request.running.saturating_add(request.waiting);
+        let Some(limit) = request.concurrency else {
+            self.loans.remove(&partition);
+            return LentPermits { lent: wanted, is_contended: false, starts, next_start };
+        };
+        let before = self.loans.get(&partition).copied().unwrap_or_default();
+        let asked = if before.lent == 0 && before.wanted > 0 { before.asked } else { now };
+        let others: Vec<Loan> = self.loans.iter().filter(|(other, _)| **other != partition).map(|(_, loan)| *loan).collect();
+        let wanting = others.iter().filter(|other| other.wanted > 0).count() + 1;
+        let share = (limit / u32::try_from(wanting).unwrap_or(u32::MAX)).max(1);
+        let is_scarce = wanting > limit as usize;
+        let free = others.iter().fold(limit, |free, other| free.saturating_sub(other.lent));
+        let missing = |other: &&Loan| other.lent < other.wanted.min(share);
+        let first = others.iter().filter(missing).filter(|other| !is_scarce || other.asked < asked);
+        let reserved = first.fold(0_u32, |sum, other| sum.saturating_add(other.wanted.min(share) - other.lent));
+        let lent = wanted.min(free.saturating_sub(reserved)).max(request.running);
+        if wanted == 0 {
+            self.loans.remove(&partition);
+        } else {
+            self.loans.insert(partition, Loan { lent, wanted, asked: if lent == 0 { asked } else { 0 } });
+        }
+        LentPermits { lent, is_contended: others.iter().any(|other| missing(&other)), starts, next_start }
+    }
+
+    /// Runs that may begin now, and the time until the next.
+    fn starts(&mut self, request: &PermitRequest, now: u64) -> (u32, Duration) {
+        let Some(rate) = request.per_minute.filter(|rate| *rate > 0) else { return (0, Duration::ZERO) };
+        let interval = (MINUTE_US / u64::from(rate)).max(1);
+        // One that was made under another rate, or another clock, is not waited for longer than this rate allows.
+        self.next_start = self.next_start.clamp(now.saturating_sub(CATCH_UP_US), now.saturating_add(interval));
+        let mut starts = 0;
+        while starts < request.waiting && self.next_start <= now {
+            self.next_start += interval;
+            starts += 1;
+        }
+        (starts, Duration::from_micros(self.next_start.saturating_sub(now)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn asks(concurrency: u32, running: u32, waiting: u32) -> PermitRequest {
+        PermitRequest { concurrency: Some(concurrency), per_minute: None, running, waiting }
+    }
+
+    #[test]
+    fn a_partition_alone_has_all_and_shares_when_another_asks() {
+        let mut book = Book::default();
+        assert_eq!(book.lend(0, &asks(8, 0, 20), 1).lent, 8);
+        let second = book.lend(1, &asks(8, 0, 20), 2);
+        assert_eq!((second.lent, second.is_contended), (0, false));
+        // It keeps what it uses, and is told that another one wants more.
+        let first = book.lend(0, &asks(8, 8, 12), 3);
+        assert_eq!((first.lent, first.is_contended), (8, true));
+        assert_eq!(book.lend(0, &asks(8, 5, 12), 4).lent, 5);
+        assert_eq!(book.lend(1, &asks(8, 0, 20), 5).lent, 3);
+        assert_eq!(book.lend(0, &asks(8, 3, 12), 6).lent, 4, "half of all");
+        assert_eq!(book.lend(1, &asks(8, 3, 17), 7).lent, 4);
+        // One that wants no more leaves the rest to the other.
+        assert_eq!(book.lend(0, &asks(8, 1, 0), 8).lent, 1);
+        assert_eq!(book.lend(1, &asks(8, 4, 16), 9).lent, 7);
+        book.lend(0, &asks(8, 0, 0), 10);
+        assert_eq!(book.lend(1, &asks(8, 7, 13), 11).lent, 8);
+    }
+
+    #[test]
+    fn partitions_take_turns_where_there_are_fewer_permits() {
+        let mut book = Book::default();
+        let mut order = Vec::new();
+        let mut now = 3;
+        for partition in 0..3 {
+            book.lend(partition, &asks(1, 0, 9), u64::from(partition));
+        }
+        for _ in 0..12 {
+            // Each asks until one has the permit, executes one run, and wants more.
+            let turn = (0..3).cycle().find(|partition| {
+                now += 1;
+                book.lend(*partition, &asks(1, 0, 9), now).lent == 1
+            });
+            let partition = turn.unwrap();
+            order.push(partition);
+            now += 1;
+            assert!(book.lend(partition, &asks(1, 1, 8), now).is_contended);
+        }
+        for turns in order.windows(3) {
+            assert!((0..3).all(|partition| turns.contains(&partition)), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn starts_are_spread_over_all_partitions() {
+        let mut book = Book::default();
+        let asks = |waiting| PermitRequest { concurrency: None, per_minute: Some(60), running: 0, waiting };
+        let second = 1_000_000;
+        let mut now = 100 * second;
+        let mut started = 0;
+        for step in 0..600 {
+            now += second / 10;
+            started += book.lend(step % 4, &asks(5), now).starts;
+        }
+        assert!((60..=61).contains(&started), "{started} in a minute");
+        // No burst after a pause.
+        assert_eq!(book.lend(0, &asks(5), now + 100 * second).starts, 1);
+        let fast = PermitRequest { per_minute: Some(60_000), ..asks(500) };
+        assert_eq!(book.lend(0, &fast, now + 200 * second).starts, 101, "what was missed in a tenth of a second");
+    }
+
+    proptest! {
+        /// Partitions that use what they are lent, and ask at any time.
+        #[test]
+        fn no_more_is_lent_than_there_is_and_nobody_waits_for_ever(
+            limit in 1_u32..6,
+            steps in prop::collection::vec((0_u32..5, 0_u32..4, 0_u32..4), 1..120),
+        ) {
+            let mut book = Book::default();
+            let mut running = [0_u32; 5];
+            let mut now = 0;
+            for (partition, ended, waiting) in steps {
+                now += 1;
+                let runs = &mut running[partition as usize];
+                *runs = runs.saturating_sub(ended);
+                let lent = book.lend(partition, &asks(limit, *runs, waiting), now).lent;
+                prop_assert!(lent >= *runs && lent <= *runs + waiting);
+                *runs = lent;
+                prop_assert!(running.iter().sum::<u32>() <= limit, "{running:?}");
+            }
+            // All end, and each that asks gets its turn.
+            for partition in 0..5 {
+                now += 1;
+                book.lend(partition, &asks(limit, 0, 1), now);
+            }
+            let mut served = [false; 5];
+            for _ in 0..12 {
+                for partition in 0..5 {
+                    now += 1;
+                    served[partition as usize] |= book.lend(partition, &asks(limit, 0, 1), now).lent > 0;
+                }
+            }
+            prop_assert!(served.iter().all(|served| *served), "{served:?}");
+        }
+    }
+}
