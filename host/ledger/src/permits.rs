@@ -14,7 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::LedgerError;
 
 /// Starts that were not taken are lost after so long, in µs: no burst follows a pause.
-const CATCH_UP_US: u64 = 100_000;
+const CATCH_UP_US: u64 = 250_000;
+/// A partition that has not asked for so long, in µs, has no owner that could use a permit: nothing is kept for what it wants. What it has stays lent.
+const STALE_US: u64 = 6_000_000;
+/// The time of a request is written again after so long, in µs.
+const SEEN_US: u64 = 2_000_000;
 const MINUTE_US: u64 = 60_000_000;
 
 /// The permits of the partition that a ledger is. Its functions block.
@@ -46,6 +50,8 @@ pub struct PermitRequest {
     pub running: u32,
     /// Runs of the partition that wait.
     pub waiting: u32,
+    /// Runs of those that could begin now, if the rate allowed it.
+    pub starts: u32,
 }
 
 /// The permits of a binding for one partition.
@@ -53,7 +59,7 @@ pub struct PermitRequest {
 pub struct LentPermits {
     /// Runs that may be executed at one time.
     pub lent: u32,
-    /// True if other partitions want more than they have.
+    /// True if other partitions want more than they have, or all have more than there is.
     pub is_contended: bool,
     /// Runs that may begin now, where the rate is limited.
     pub starts: u32,
@@ -77,6 +83,8 @@ pub(crate) struct Loan {
     wanted: u32,
     /// Time in µs from which on the partition has wanted a permit, while it has none.
     asked: u64,
+    /// Time in µs of the last request, or some moments before.
+    seen: u64,
 }
 
 impl Book {
@@ -94,8 +102,13 @@ impl Book {
             return LentPermits { lent: wanted, is_contended: false, starts, next_start };
         };
         let before = self.loans.get(&partition).copied().unwrap_or_default();
-        let asked = if before.lent == 0 && before.wanted > 0 { before.asked } else { now };
-        let others: Vec<Loan> = self.loans.iter().filter(|(other, _)| **other != partition).map(|(_, loan)| *loan).collect();
+        let is_current = |loan: &Loan| now.saturating_sub(loan.seen) < STALE_US;
+        let has_waited = before.lent == 0 && before.wanted > 0 && is_current(&before);
+        let asked = if has_waited { before.asked.min(now) } else { now };
+        let others = self.loans.iter().filter(|(other, _)| **other != partition);
+        let others: Vec<Loan> = others
+            .map(|(_, loan)| Loan { wanted: if is_current(loan) { loan.wanted } else { 0 }, asked: loan.asked.min(now), ..*loan })
+            .collect();
         let wanting = others.iter().filter(|other| other.wanted > 0).count() + 1;
         let share = (limit / u32::try_from(wanting).unwrap_or(u32::MAX)).max(1);
         let is_scarce = wanting > limit as usize;
@@ -107,9 +120,12 @@ impl Book {
         if wanted == 0 {
             self.loans.remove(&partition);
         } else {
-            self.loans.insert(partition, Loan { lent, wanted, asked: if lent == 0 { asked } else { 0 } });
+            let is_new = before.wanted == 0 || before.seen > now || now - before.seen >= SEEN_US;
+            let seen = if is_new { now } else { before.seen };
+            self.loans.insert(partition, Loan { lent, wanted, asked: if lent == 0 { asked } else { 0 }, seen });
         }
-        LentPermits { lent, is_contended: others.iter().any(|other| missing(&other)), starts, next_start }
+        let all = others.iter().fold(lent, |all, other| all.saturating_add(other.lent));
+        LentPermits { lent, is_contended: all > limit || others.iter().any(|other| missing(&other)), starts, next_start }
     }
 
     /// Runs that may begin now, and the time until the next.
@@ -119,7 +135,7 @@ impl Book {
         // One that was made under another rate, or another clock, is not waited for longer than this rate allows.
         self.next_start = self.next_start.clamp(now.saturating_sub(CATCH_UP_US), now.saturating_add(interval));
         let mut starts = 0;
-        while starts < request.waiting && self.next_start <= now {
+        while starts < request.starts && self.next_start <= now {
             self.next_start += interval;
             starts += 1;
         }
@@ -134,7 +150,7 @@ mod tests {
     use super::*;
 
     fn asks(concurrency: u32, running: u32, waiting: u32) -> PermitRequest {
-        PermitRequest { concurrency: Some(concurrency), per_minute: None, running, waiting }
+        PermitRequest { concurrency: Some(concurrency), per_minute: None, running, waiting, starts: 0 }
     }
 
     #[test]
@@ -182,9 +198,35 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_kept_for_a_partition_that_does_not_ask_any_more() {
+        let mut book = Book::default();
+        book.lend(0, &asks(1, 0, 9), 1);
+        assert_eq!(book.lend(1, &asks(1, 0, 9), 2).lent, 0);
+        // It is the turn of the other one, which has no owner.
+        assert_eq!(book.lend(0, &asks(1, 0, 9), 3).lent, 0);
+        assert_eq!(book.lend(0, &asks(1, 0, 9), 3 + STALE_US).lent, 1);
+        // What it has stays its own: its runs may be executed still.
+        let mut book = Book::default();
+        book.lend(1, &asks(1, 0, 1), 1);
+        assert_eq!(book.lend(0, &asks(1, 0, 9), 2 * STALE_US).lent, 0);
+    }
+
+    #[test]
+    fn a_smaller_limit_is_reached_as_runs_end() {
+        let mut book = Book::default();
+        book.lend(0, &asks(8, 0, 4), 1);
+        book.lend(1, &asks(8, 0, 4), 2);
+        let (first, second) = (book.lend(0, &asks(4, 4, 9), 3), book.lend(1, &asks(4, 3, 9), 4));
+        assert!(first.lent == 4 && first.is_contended && second.lent == 3 && second.is_contended);
+        assert_eq!(book.lend(0, &asks(4, 1, 9), 5).lent, 1);
+        assert_eq!(book.lend(1, &asks(4, 1, 9), 6).lent, 2);
+        assert_eq!(book.lend(0, &asks(4, 1, 9), 7).lent, 2);
+    }
+
+    #[test]
     fn starts_are_spread_over_all_partitions() {
         let mut book = Book::default();
-        let asks = |waiting| PermitRequest { concurrency: None, per_minute: Some(60), running: 0, waiting };
+        let asks = |starts| PermitRequest { concurrency: None, per_minute: Some(60), running: 0, waiting: starts, starts };
         let second = 1_000_000;
         let mut now = 100 * second;
         let mut started = 0;
@@ -196,7 +238,7 @@ mod tests {
         // No burst after a pause.
         assert_eq!(book.lend(0, &asks(5), now + 100 * second).starts, 1);
         let fast = PermitRequest { per_minute: Some(60_000), ..asks(500) };
-        assert_eq!(book.lend(0, &fast, now + 200 * second).starts, 101, "what was missed in a tenth of a second");
+        assert_eq!(book.lend(0, &fast, now + 200 * second).starts, 251, "what was missed in a quarter of a second");
     }
 
     proptest! {

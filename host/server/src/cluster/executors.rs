@@ -92,7 +92,12 @@ pub(super) async fn answer(
     let (head, sent) = PartitionedRequest::new(request);
     let answered = match (kind, body::read(sent, MAX_BODY_BYTES).await) {
         (_, Err(problem)) => Err(problem.into_response()),
-        (ExecutorRequest::Register, Ok(body)) => register(partitions, &head, body).await,
+        (ExecutorRequest::Register, Ok(body)) => {
+            let partitions = partitions.to_vec();
+            // A client that goes away does not stop it midway.
+            let registering = tokio::spawn(async move { register(&partitions, &head, body).await });
+            registering.await.unwrap_or_else(|error| Err(internal(error)))
+        }
         (ExecutorRequest::Claim, Ok(body)) => claim(partitions, process, &head, &body).await,
         (ExecutorRequest::One, Ok(body)) => one(partitions, &head, &body).await,
         (ExecutorRequest::News, Ok(_)) => news(partitions, &head).await,
@@ -100,8 +105,8 @@ pub(super) async fn answer(
     answered.unwrap_or_else(|refusal| refusal)
 }
 
-/// Makes an executor of no workspace that the first partition has registered known in the others. Where one does not register it, none keeps it. A
-/// client that goes away does not stop this midway.
+/// Makes an executor of no workspace that the first partition has registered known in the others. Where one does not register it, it is deregistered in
+/// all, as soon as they have owners.
 ///
 /// # Errors
 /// The answer of a partition that does not register it.
@@ -111,30 +116,22 @@ pub(super) async fn introduce(
     executor_id: String,
     credential: String,
 ) -> Result<(), Response> {
-    let partitions = partitions.to_vec();
-    let introducing = async move {
-        let (_, others) = partitions.split_first()?;
-        let introductions = others.iter().map(|partition| {
-            let mut request = own_request(Method::POST, "/api/v1/executors", &credential, registration.clone())?;
-            request.extensions_mut().insert(RequestPart::Registration { credential: credential.clone() });
-            Some(partition.answer(request))
-        });
-        let answers = join_all(introductions.collect::<Option<Vec<_>>>()?).await;
-        let refusal = answers.into_iter().find(|answer| !answer.status().is_success())?;
-        let path = format!("/api/v1/executors/{executor_id}");
-        let deregistrations = partitions.iter().filter_map(|partition| {
-            let mut request = own_request(Method::DELETE, &path, &credential, Bytes::new())?;
-            request.extensions_mut().insert(NoWait);
-            Some(partition.answer(request))
-        });
-        drop(join_all(deregistrations).await);
-        Some(refusal)
+    let introductions = partitions.iter().skip(1).map(|partition| {
+        let mut request = own_request(Method::POST, "/api/v1/executors", &credential, registration.clone())?;
+        request.extensions_mut().insert(RequestPart::Registration { credential: credential.clone() });
+        Some(partition.answer(request))
+    });
+    let introductions = introductions.collect::<Option<Vec<_>>>().ok_or_else(|| internal("the credential is no header"))?;
+    let Some(refusal) = join_all(introductions).await.into_iter().find(|answer| !answer.status().is_success()) else {
+        return Ok(());
     };
-    match tokio::spawn(introducing).await {
-        Ok(Some(refusal)) => Err(refusal),
-        Ok(None) => Ok(()),
-        Err(error) => Err(internal(error)),
+    for partition in partitions.to_vec() {
+        let path = format!("/api/v1/executors/{executor_id}");
+        if let Some(request) = own_request(Method::DELETE, &path, &credential, Bytes::new()) {
+            tokio::spawn(async move { drop(partition.answer(request).await) });
+        }
     }
+    Err(refusal)
 }
 
 /// A request of this host for an executor.
@@ -276,8 +273,8 @@ impl Claim<'_> {
                         misses += 1;
                         shown.extend(self.look_now(at).await.1.ok().and_then(|look| look.first).map(|run| (at, run)));
                     }
-                    // It is moving to another host, and nothing was claimed.
                     StatusCode::SERVICE_UNAVAILABLE => {
+                        nothing_was_done(answer).await?;
                         misses += 1;
                         if looking.insert(at) {
                             looks.push(self.look(at, until, PAUSE));
@@ -382,6 +379,21 @@ impl Claim<'_> {
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         request.extensions_mut().insert(NoWait);
         request
+    }
+}
+
+/// Fails with an answer that does not say that nothing was done: a run may be claimed.
+async fn nothing_was_done(answer: Response) -> Result<(), Response> {
+    #[derive(Deserialize)]
+    struct Refusal {
+        code: String,
+    }
+    let (parts, body) = answer.into_parts();
+    let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await.unwrap_or_default();
+    let code = serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.code).unwrap_or_default();
+    match code.as_str() {
+        "partition_moving" | "partition_unreachable" | "shutting_down" => Ok(()),
+        _ => Err(Response::from_parts(parts, Body::from(body))),
     }
 }
 

@@ -54,8 +54,10 @@ struct Gate {
 struct GatePermits {
     /// The permits that the database has lent, as it said last.
     booked: u32,
-    /// The permits of those that may be used: fewer where another partition is to have the next one.
+    /// The permits of those that may be used: fewer where another partition is to have the next one, and while they are asked for.
     lent: u32,
+    /// Runs that the database knows of: their partition has to say when they have left.
+    told: u32,
     /// True if other partitions wanted more than they had.
     is_contended: bool,
     /// Runs that may begin, where the rate is limited.
@@ -128,6 +130,7 @@ impl Drop for AdmissionPlace {
         if let Some(gate) = self.admission.gates.lock().get_mut(&self.binding) {
             gate.waiting.remove(&self.place);
         }
+        self.admission.changed.notify_one();
     }
 }
 
@@ -137,10 +140,14 @@ impl Admissions {
         Self { is_shared, ..Self::default() }
     }
 
-    /// The bindings whose permits are to be asked for now, and what they need.
-    pub(super) fn requests(&self, now: Instant) -> Vec<(String, PermitRequest)> {
+    /// The permits that a binding has to ask for now.
+    pub(super) fn request(&self, binding: &str, now: Instant) -> Option<PermitRequest> {
         let mut gates = self.gates.lock();
-        gates.iter_mut().filter_map(|(binding, gate)| Some((binding.clone(), gate.request(now)?))).collect()
+        let request = gates.get_mut(binding)?.request(now);
+        if gates.get(binding).is_some_and(Gate::is_done) {
+            gates.remove(binding);
+        }
+        request
     }
 
     /// The bindings that have gates.
@@ -148,11 +155,15 @@ impl Admissions {
         self.gates.lock().keys().cloned().collect()
     }
 
-    /// The permits that were lent to a binding.
-    pub(super) fn lent(self: &Arc<Self>, binding: &str, answer: LentPermits) {
+    /// The permits that were lent to a binding, as it has asked.
+    pub(super) fn lent(self: &Arc<Self>, binding: &str, request: &PermitRequest, answer: LentPermits) {
         let LentPermits { lent, is_contended, starts, next_start } = answer;
         if let Some(permits) = self.gates.lock().get_mut(binding).and_then(|gate| gate.permits.as_mut()) {
-            (permits.booked, permits.lent, permits.is_asking) = (lent, lent, false);
+            // Without a limit nothing is lent.
+            let limited = |number: u32| if request.concurrency.is_some() { number } else { 0 };
+            (permits.booked, permits.lent) = (limited(lent), limited(lent));
+            permits.told = limited(request.running.saturating_add(request.waiting));
+            permits.is_asking = false;
             permits.is_contended = is_contended;
             permits.starts = permits.starts.saturating_add(starts);
             permits.next_start = Some(Instant::now() + next_start);
@@ -163,7 +174,7 @@ impl Admissions {
     /// A request has no answer, and may have been carried out.
     pub(super) fn unanswered(&self, binding: &str) {
         if let Some(permits) = self.gates.lock().get_mut(binding).and_then(|gate| gate.permits.as_mut()) {
-            (permits.booked, permits.is_asking) = (u32::MAX, false);
+            (permits.told, permits.is_asking) = (u32::MAX, false);
         }
     }
 
@@ -263,6 +274,9 @@ impl Gate {
     }
 
     fn bound(&mut self, policy: &QueuePolicy) {
+        if let Some(permits) = self.permits.as_mut().filter(|_| self.concurrency.is_none() && policy.concurrency.is_some()) {
+            permits.lent = 0;
+        }
         self.concurrency = policy.concurrency;
         if self.per_minute.as_ref().map(|(rate, _)| *rate) != policy.per_minute {
             self.per_minute = policy.per_minute.and_then(NonZeroU32::new).map(|rate| {
@@ -281,7 +295,7 @@ impl Gate {
     /// True if nothing of the gate is needed any more.
     fn is_done(&self) -> bool {
         let keeps = match &self.permits {
-            Some(permits) => permits.is_asking || permits.booked > 0 && self.concurrency.is_some(),
+            Some(permits) => permits.is_asking || permits.told > 0,
             None => self.per_minute.is_some(),
         };
         self.running == 0 && self.waiting() == 0 && !keeps
@@ -294,17 +308,23 @@ impl Gate {
         let since = permits.asked.map_or(REFRESH, |(_, at)| now.duration_since(at));
         let wanted = running.saturating_add(waiting.min(1));
         let wants_more = self.concurrency.is_some_and(|most| wanted > permits.lent && permits.lent < most);
-        let has_more = self.concurrency.is_some() && permits.booked > running.saturating_add(waiting);
-        let may_start = permits.next_start.is_none_or(|at| at <= now);
-        let wants_start = self.per_minute.is_some() && waiting > 0 && permits.starts == 0 && may_start;
+        // Permits are kept for a moment, as long as nobody else wants them.
+        let all = running.saturating_add(waiting);
+        let is_told = permits.told > 0 && (permits.is_contended || since >= REFRESH);
+        let has_more = is_told && (all == 0 || permits.booked > all || self.concurrency.is_none());
         let uses = self.concurrency.is_some() && permits.booked > 0 && since >= REFRESH;
         let per_minute = self.per_minute.as_ref().map(|(rate, _)| *rate);
-        let request = PermitRequest { concurrency: self.concurrency, per_minute, running, waiting };
+        let room = self.concurrency.map_or(u32::MAX, |_| permits.lent.saturating_sub(running));
+        let starts = per_minute.map_or(0, |_| waiting.min(room).saturating_sub(permits.starts));
+        let wants_start = starts > 0 && permits.next_start.is_none_or(|at| at <= now);
+        let request = PermitRequest { concurrency: self.concurrency, per_minute, running, waiting, starts };
         let is_another = since >= AGAIN || permits.asked.is_none_or(|(asked, _)| asked != request);
         if !is_another || !(wants_more || has_more || wants_start || uses) {
             return None;
         }
-        self.permits = Some(GatePermits { is_asking: true, asked: Some((request, now)), ..permits });
+        // What is given back is not used meanwhile.
+        let lent = permits.lent.min(running);
+        self.permits = Some(GatePermits { lent, is_asking: true, asked: Some((request, now)), ..permits });
         Some(request)
     }
 
@@ -373,8 +393,8 @@ mod tests {
         drop(first);
         third.wait().await;
         let _first = shared.count("b", &two);
-        let request = PermitRequest { concurrency: Some(2), per_minute: None, running: 1, waiting: 0 };
-        assert_eq!(shared.requests(Instant::now()), [("b".to_owned(), request)]);
+        let request = PermitRequest { concurrency: Some(2), running: 1, ..FOUR };
+        assert_eq!(shared.request("b", Instant::now()), Some(request));
     }
 
     #[tokio::test]
@@ -386,67 +406,120 @@ mod tests {
         assert!(admission.gates.lock().is_empty());
     }
 
+    const FOUR: PermitRequest = PermitRequest { concurrency: Some(4), per_minute: None, running: 0, waiting: 0, starts: 0 };
+
+    fn lent(lent: u32, is_contended: bool) -> LentPermits {
+        LentPermits { lent, is_contended, ..LentPermits::default() }
+    }
+
     #[tokio::test]
     async fn runs_of_a_shared_binding_wait_for_permits_and_give_them_back() {
         let admission = Arc::new(Admissions::new(true));
         let four = policy(Some(4), None);
         let mut first = admission.enter("b", &four, 0, 1).unwrap_err();
         let mut second = admission.enter("b", &four, 0, 2).unwrap_err();
-        let asked =
-            |running, waiting| vec![("b".to_owned(), PermitRequest { concurrency: Some(4), per_minute: None, running, waiting })];
+        let asked = |running, waiting| PermitRequest { running, waiting, ..FOUR };
         let now = Instant::now();
-        assert_eq!(admission.requests(now), asked(0, 2));
-        let lent = |lent, is_contended| LentPermits { lent, is_contended, ..LentPermits::default() };
-        admission.lent("b", lent(1, true));
+        assert_eq!(admission.request("b", now), Some(asked(0, 2)));
+        admission.lent("b", &asked(0, 2), lent(1, true));
         let first = first.wait().await;
         assert!(second.admitted.try_recv().is_err(), "one was lent");
         // Another partition wants the permit: what waits here asks again.
         drop(first);
         assert!(second.admitted.try_recv().is_err());
-        assert_eq!(admission.requests(now), asked(0, 1));
-        admission.lent("b", lent(2, false));
+        assert_eq!(admission.request("b", now), Some(asked(0, 1)));
+        admission.lent("b", &asked(0, 1), lent(2, false));
         let second = second.wait().await;
         let third = admission.enter("b", &four, 0, 3).unwrap();
-        assert_eq!(admission.requests(now), [], "it has what it needs");
-        assert_eq!(admission.requests(Instant::now() + REFRESH), asked(2, 0));
-        drop((second, third));
-        assert_eq!(admission.requests(now), asked(0, 0));
-        admission.lent("b", lent(0, false));
+        assert_eq!(admission.request("b", now), None, "it has what it needs");
+        // What is about to go back is not used.
+        drop(third);
+        assert_eq!(admission.request("b", now + REFRESH), Some(asked(1, 0)));
+        let mut third = admission.enter("b", &four, 0, 3).unwrap_err();
+        admission.lent("b", &asked(1, 0), lent(1, false));
+        assert!(third.admitted.try_recv().is_err());
+        assert_eq!(admission.request("b", now + REFRESH), Some(asked(1, 1)));
+        admission.lent("b", &asked(1, 1), lent(2, false));
+        drop((second, third.wait().await));
+        assert_eq!(admission.request("b", now + REFRESH), None, "they are kept for a moment");
+        assert_eq!(admission.request("b", now + 2 * REFRESH), Some(asked(0, 0)));
+        admission.lent("b", &asked(0, 0), lent(0, false));
         assert!(admission.gates.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_database_hears_of_every_run_that_left() {
+        let admission = Arc::new(Admissions::new(true));
+        let four = policy(Some(4), None);
+        let (now, waits) = (Instant::now(), PermitRequest { waiting: 1, ..FOUR });
         // The last run ends while another partition wants the permit.
         let mut last = admission.enter("b", &four, 0, 4).unwrap_err();
-        admission.lent("b", lent(1, true));
+        admission.lent("b", &waits, lent(1, true));
         drop(last.wait().await);
-        assert_eq!(admission.requests(now), asked(0, 0), "the permit goes back");
+        assert_eq!(admission.request("b", now), Some(FOUR), "the permit goes back");
         admission.unanswered("b");
-        assert_eq!(admission.requests(now + AGAIN), asked(0, 0), "nobody knows whether it did");
-        admission.lent("b", lent(0, true));
+        assert_eq!(admission.request("b", now + REFRESH), Some(FOUR), "nobody knows whether it did");
+        admission.lent("b", &FOUR, lent(0, true));
         assert!(admission.gates.lock().is_empty());
-        // A run leaves before the answer comes.
-        let gone = admission.enter("b", &four, 0, 5).unwrap_err();
-        assert_eq!(admission.requests(now), asked(0, 1));
-        drop(gone);
-        admission.pump("b");
-        admission.lent("b", lent(1, false));
-        assert_eq!(admission.requests(now), asked(0, 0), "the permit goes back");
+        // A run leaves before the answer comes, which lends one or none.
+        for number in 0..2 {
+            let gone = admission.enter("b", &four, 0, 5).unwrap_err();
+            assert_eq!(admission.request("b", now), Some(waits));
+            drop(gone);
+            admission.lent("b", &waits, lent(number, true));
+            assert_eq!(admission.request("b", now), Some(FOUR), "nothing is wanted any more");
+            admission.lent("b", &FOUR, lent(0, false));
+            assert!(admission.gates.lock().is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_limit_that_comes_or_goes_with_a_reload_is_told() {
+        let admission = Arc::new(Admissions::new(true));
+        let (now, rate) = (Instant::now(), policy(None, Some(600)));
+        let mut first = admission.enter("b", &rate, 0, 1).unwrap_err();
+        let asked = admission.request("b", now).unwrap();
+        assert_eq!((asked.concurrency, asked.starts), (None, 1));
+        admission.lent("b", &asked, LentPermits { lent: 9, starts: 1, ..LentPermits::default() });
+        let first = first.wait().await;
+        admission.adapt("b", &policy(Some(4), None));
+        let mut second = admission.enter("b", &policy(Some(4), None), 0, 2).unwrap_err();
+        let one_more = PermitRequest { running: 1, waiting: 1, ..FOUR };
+        assert_eq!(admission.request("b", now), Some(one_more), "nothing was lent before");
+        admission.lent("b", &one_more, lent(2, false));
+        let second = second.wait().await;
+        admission.adapt("b", &rate);
+        let without = admission.request("b", now + REFRESH).unwrap();
+        assert_eq!((without.concurrency, without.running), (None, 2), "what was lent goes back");
+        admission.lent("b", &without, LentPermits::default());
+        drop((first, second));
+        assert!(admission.gates.lock().is_empty());
     }
 
     #[tokio::test]
     async fn starts_of_a_shared_binding_come_from_the_database() {
         let admission = Arc::new(Admissions::new(true));
-        let rate = policy(None, Some(60));
-        let mut first = admission.enter("b", &rate, 0, 1).unwrap_err();
-        let mut second = admission.enter("b", &rate, 0, 2).unwrap_err();
-        let next_start = Duration::from_secs(1);
-        admission.lent("b", LentPermits { starts: 1, next_start, ..LentPermits::default() });
-        let first = first.wait().await;
+        let both = policy(Some(1), Some(60));
+        let mut first = admission.enter("b", &both, 0, 1).unwrap_err();
+        let mut second = admission.enter("b", &both, 0, 2).unwrap_err();
         let now = Instant::now();
-        assert!(second.admitted.try_recv().is_err() && admission.requests(now).is_empty());
-        assert_eq!(admission.requests(now + next_start).len(), 1);
-        admission.lent("b", LentPermits { starts: 1, ..LentPermits::default() });
-        let second = second.wait().await;
-        drop((first, second));
-        assert!(admission.gates.lock().is_empty());
+        let asked = admission.request("b", now).unwrap();
+        assert_eq!(asked.starts, 0, "no run could begin");
+        admission.lent("b", &asked, LentPermits { lent: 1, ..LentPermits::default() });
+        let asked = admission.request("b", Instant::now()).unwrap();
+        assert_eq!(asked.starts, 1);
+        let next_start = Duration::from_secs(1);
+        admission.lent("b", &asked, LentPermits { lent: 1, starts: 1, next_start, ..LentPermits::default() });
+        let first = first.wait().await;
+        let refreshed = admission.request("b", now + REFRESH).unwrap();
+        assert_eq!(refreshed.starts, 0, "the place is taken");
+        admission.lent("b", &refreshed, LentPermits { lent: 1, next_start, ..LentPermits::default() });
+        drop(first);
+        assert!(second.admitted.try_recv().is_err() && admission.request("b", now + REFRESH).is_none(), "it is too early");
+        let asked = admission.request("b", Instant::now() + next_start).unwrap();
+        assert_eq!(asked.starts, 1);
+        admission.lent("b", &asked, LentPermits { lent: 1, starts: 1, ..LentPermits::default() });
+        drop(second.wait().await);
     }
 
     #[tokio::test]

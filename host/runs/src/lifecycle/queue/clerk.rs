@@ -9,7 +9,7 @@ use super::admission::{AGAIN, Admissions};
 use crate::lifecycle::Runs;
 
 /// The runs that were executed when the cell was opened are counted after so long. Before, they would be reported as ended.
-const COUNTED: Duration = Duration::from_millis(500);
+const COUNTED: Duration = Duration::from_secs(1);
 /// Permits of the owner before, for bindings without runs, go back after so long.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Pause after a request that the database did not answer.
@@ -39,11 +39,12 @@ async fn serve(admissions: &Arc<Admissions>, permits: Permits) {
                 }
             }
         }
-        let requests = admissions.requests(Instant::now());
-        let is_idle = requests.is_empty();
-        for (binding, request) in requests {
+        let mut is_idle = true;
+        for binding in admissions.bindings() {
+            let Some(request) = admissions.request(&binding, Instant::now()) else { continue };
+            is_idle = false;
             match lend(&permits, binding.clone(), request).await {
-                Ok(answer) => admissions.lent(&binding, answer),
+                Ok(answer) => admissions.lent(&binding, &request, answer),
                 Err(error) => {
                     tracing::debug!(binding, %error, "no permits can be asked for: runs of the binding wait");
                     admissions.unanswered(&binding);
