@@ -96,7 +96,10 @@ pub(super) async fn answer(
             let partitions = partitions.to_vec();
             // A client that goes away does not stop it midway.
             let registering = tokio::spawn(async move { register(&partitions, &head, body).await });
-            registering.await.unwrap_or_else(|error| Err(internal(error)))
+            match registering.await {
+                Ok(registered) => registered,
+                Err(error) => Err(internal(error)),
+            }
         }
         (ExecutorRequest::Claim, Ok(body)) => claim(partitions, process, &head, &body).await,
         (ExecutorRequest::One, Ok(body)) => one(partitions, &head, &body).await,
@@ -125,7 +128,8 @@ pub(super) async fn introduce(
     let Some(refusal) = join_all(introductions).await.into_iter().find(|answer| !answer.status().is_success()) else {
         return Ok(());
     };
-    for partition in partitions.to_vec() {
+    for partition in partitions {
+        let partition = partition.clone();
         let path = format!("/api/v1/executors/{executor_id}");
         if let Some(request) = own_request(Method::DELETE, &path, &credential, Bytes::new()) {
             tokio::spawn(async move { drop(partition.answer(request).await) });
