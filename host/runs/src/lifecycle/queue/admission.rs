@@ -511,7 +511,7 @@ mod tests {
         let next_start = Duration::from_secs(1);
         admission.lent("b", &asked, LentPermits { lent: 1, starts: 1, next_start, ..LentPermits::default() });
         let first = first.wait().await;
-        let refreshed = admission.request("b", now + REFRESH).unwrap();
+        let refreshed = admission.request("b", Instant::now() + REFRESH).unwrap();
         assert_eq!(refreshed.starts, 0, "the place is taken");
         admission.lent("b", &refreshed, LentPermits { lent: 1, next_start, ..LentPermits::default() });
         drop(first);
