@@ -38,7 +38,7 @@ impl Transport for LocalTransport {
             let registered = self.host.register_executor(registration, None).await;
             let (executor, credential) = registered.map_err(|error| TransportError(error.to_string()))?;
             if let Some(cluster) = &self.cluster
-                && let Err(error) = cluster.introduce(sent, executor.executor_id.clone(), credential.clone()).await
+                && let Err(error) = cluster.register_in_others(sent, &credential).await
             {
                 return Err(TransportError(error.to_string()));
             }

@@ -96,7 +96,7 @@ pub use handle::{Commit, Health, Ledger};
 pub use lease::LeaseEnd;
 pub use operation::PrunedSegments;
 pub use options::Options;
-pub use permits::{LentPermits, PermitOffice, PermitRequest, Permits};
+pub use permits::{LentPermits, PermitRequest, PermitStore, Permits};
 pub use postgres::{PostgresError, PostgresServer};
 pub use quotas::WorkspaceQuotas;
 pub use read::{

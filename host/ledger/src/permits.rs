@@ -1,8 +1,8 @@
 //! Permits: the limits of a binding over all partitions of a cluster.
 //!
-//! A book has, for one binding with a limit, the permits that are lent to each partition, and how many it wants. An owner says what its partition uses
-//! and wants, never what changes, so its request may be repeated. A partition keeps what it has while it has no owner, since its runs go on with
-//! the next one, which gives back what it does not use.
+//! [`BindingPermits`] has the permits of one binding that are lent to each partition, and how many the partition wants. The owner of a partition
+//! reports what the partition uses and wants, never a difference, so a request may be repeated. A partition without an owner keeps its permits, since
+//! its runs continue under the next owner, which gives back what they do not use.
 //!
 //! Each partition that wants permits gets an equal share; what others do not want is for whoever asks. Where there are more partitions than permits,
 //! they take turns: one that had a permit is behind those that have asked before it gave the permit back.
@@ -22,7 +22,7 @@ const SEEN_US: u64 = 2_000_000;
 const MINUTE_US: u64 = 60_000_000;
 
 /// The permits of the partition that a ledger is. Its functions block.
-pub trait PermitOffice: Send + Sync {
+pub trait PermitStore: Send + Sync {
     /// Gives back the permits of all bindings that are not `used`: the owner before had them.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ pub trait PermitOffice: Send + Sync {
 }
 
 /// The permits of a partition, shared.
-pub type Permits = Arc<dyn PermitOffice>;
+pub type Permits = Arc<dyn PermitStore>;
 
 /// The use of a binding in one partition, and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,16 +69,16 @@ pub struct LentPermits {
 
 /// The permits of one binding, as the database has them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Book {
+pub(crate) struct BindingPermits {
     #[serde(default)]
-    loans: BTreeMap<u32, Loan>,
+    partitions: BTreeMap<u32, PartitionPermits>,
     /// Time of the next start, in µs.
     #[serde(default)]
     next_start: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Loan {
+pub(crate) struct PartitionPermits {
     lent: u32,
     wanted: u32,
     /// Time in µs from which on the partition has wanted a permit, while it has none.
@@ -87,10 +87,10 @@ pub(crate) struct Loan {
     seen: u64,
 }
 
-impl Book {
+impl BindingPermits {
     /// The partition has no permits any more.
     pub(crate) fn forget(&mut self, partition: u32) {
-        self.loans.remove(&partition);
+        self.partitions.remove(&partition);
     }
 
     /// Lends to a partition what it may have now.
@@ -98,31 +98,35 @@ impl Book {
         let (starts, next_start) = self.starts(request, now);
         let wanted = request.running.saturating_add(request.waiting);
         let Some(limit) = request.concurrency else {
-            self.loans.remove(&partition);
+            self.partitions.remove(&partition);
             return LentPermits { lent: wanted, is_contended: false, starts, next_start };
         };
-        let before = self.loans.get(&partition).copied().unwrap_or_default();
-        let is_current = |loan: &Loan| now.saturating_sub(loan.seen) < STALE_US;
+        let before = self.partitions.get(&partition).copied().unwrap_or_default();
+        let is_current = |permits: &PartitionPermits| now.saturating_sub(permits.seen) < STALE_US;
         let has_waited = before.lent == 0 && before.wanted > 0 && is_current(&before);
         let asked = if has_waited { before.asked.min(now) } else { now };
-        let others = self.loans.iter().filter(|(other, _)| **other != partition);
-        let others: Vec<Loan> = others
-            .map(|(_, loan)| Loan { wanted: if is_current(loan) { loan.wanted } else { 0 }, asked: loan.asked.min(now), ..*loan })
+        let others = self.partitions.iter().filter(|(other, _)| **other != partition);
+        let others: Vec<PartitionPermits> = others
+            .map(|(_, permits)| PartitionPermits {
+                wanted: if is_current(permits) { permits.wanted } else { 0 },
+                asked: permits.asked.min(now),
+                ..*permits
+            })
             .collect();
         let wanting = others.iter().filter(|other| other.wanted > 0).count() + 1;
         let share = (limit / u32::try_from(wanting).unwrap_or(u32::MAX)).max(1);
         let is_scarce = wanting > limit as usize;
         let free = others.iter().fold(limit, |free, other| free.saturating_sub(other.lent));
-        let missing = |other: &&Loan| other.lent < other.wanted.min(share);
+        let missing = |other: &&PartitionPermits| other.lent < other.wanted.min(share);
         let first = others.iter().filter(missing).filter(|other| !is_scarce || other.asked < asked);
         let reserved = first.fold(0_u32, |sum, other| sum.saturating_add(other.wanted.min(share) - other.lent));
         let lent = wanted.min(free.saturating_sub(reserved)).max(request.running);
         if wanted == 0 {
-            self.loans.remove(&partition);
+            self.partitions.remove(&partition);
         } else {
             let is_new = before.wanted == 0 || before.seen > now || now - before.seen >= SEEN_US;
             let seen = if is_new { now } else { before.seen };
-            self.loans.insert(partition, Loan { lent, wanted, asked: if lent == 0 { asked } else { 0 }, seen });
+            self.partitions.insert(partition, PartitionPermits { lent, wanted, asked: if lent == 0 { asked } else { 0 }, seen });
         }
         let all = others.iter().fold(lent, |all, other| all.saturating_add(other.lent));
         LentPermits { lent, is_contended: all > limit || others.iter().any(|other| missing(&other)), starts, next_start }
@@ -155,42 +159,42 @@ mod tests {
 
     #[test]
     fn a_partition_alone_has_all_and_shares_when_another_asks() {
-        let mut book = Book::default();
-        assert_eq!(book.lend(0, &asks(8, 0, 20), 1).lent, 8);
-        let second = book.lend(1, &asks(8, 0, 20), 2);
+        let mut permits = BindingPermits::default();
+        assert_eq!(permits.lend(0, &asks(8, 0, 20), 1).lent, 8);
+        let second = permits.lend(1, &asks(8, 0, 20), 2);
         assert_eq!((second.lent, second.is_contended), (0, false));
         // It keeps what it uses, and is told that another one wants more.
-        let first = book.lend(0, &asks(8, 8, 12), 3);
+        let first = permits.lend(0, &asks(8, 8, 12), 3);
         assert_eq!((first.lent, first.is_contended), (8, true));
-        assert_eq!(book.lend(0, &asks(8, 5, 12), 4).lent, 5);
-        assert_eq!(book.lend(1, &asks(8, 0, 20), 5).lent, 3);
-        assert_eq!(book.lend(0, &asks(8, 3, 12), 6).lent, 4, "half of all");
-        assert_eq!(book.lend(1, &asks(8, 3, 17), 7).lent, 4);
+        assert_eq!(permits.lend(0, &asks(8, 5, 12), 4).lent, 5);
+        assert_eq!(permits.lend(1, &asks(8, 0, 20), 5).lent, 3);
+        assert_eq!(permits.lend(0, &asks(8, 3, 12), 6).lent, 4, "half of all");
+        assert_eq!(permits.lend(1, &asks(8, 3, 17), 7).lent, 4);
         // One that wants no more leaves the rest to the other.
-        assert_eq!(book.lend(0, &asks(8, 1, 0), 8).lent, 1);
-        assert_eq!(book.lend(1, &asks(8, 4, 16), 9).lent, 7);
-        book.lend(0, &asks(8, 0, 0), 10);
-        assert_eq!(book.lend(1, &asks(8, 7, 13), 11).lent, 8);
+        assert_eq!(permits.lend(0, &asks(8, 1, 0), 8).lent, 1);
+        assert_eq!(permits.lend(1, &asks(8, 4, 16), 9).lent, 7);
+        permits.lend(0, &asks(8, 0, 0), 10);
+        assert_eq!(permits.lend(1, &asks(8, 7, 13), 11).lent, 8);
     }
 
     #[test]
     fn partitions_take_turns_where_there_are_fewer_permits() {
-        let mut book = Book::default();
+        let mut permits = BindingPermits::default();
         let mut order = Vec::new();
         let mut now = 3;
         for partition in 0..3 {
-            book.lend(partition, &asks(1, 0, 9), u64::from(partition));
+            permits.lend(partition, &asks(1, 0, 9), u64::from(partition));
         }
         for _ in 0..12 {
             // Each asks until one has the permit, executes one run, and wants more.
             let turn = (0..3).cycle().find(|partition| {
                 now += 1;
-                book.lend(*partition, &asks(1, 0, 9), now).lent == 1
+                permits.lend(*partition, &asks(1, 0, 9), now).lent == 1
             });
             let partition = turn.unwrap();
             order.push(partition);
             now += 1;
-            assert!(book.lend(partition, &asks(1, 1, 8), now).is_contended);
+            assert!(permits.lend(partition, &asks(1, 1, 8), now).is_contended);
         }
         for turns in order.windows(3) {
             assert!((0..3).all(|partition| turns.contains(&partition)), "{order:?}");
@@ -199,46 +203,46 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_for_a_partition_that_does_not_ask_any_more() {
-        let mut book = Book::default();
-        book.lend(0, &asks(1, 0, 9), 1);
-        assert_eq!(book.lend(1, &asks(1, 0, 9), 2).lent, 0);
+        let mut permits = BindingPermits::default();
+        permits.lend(0, &asks(1, 0, 9), 1);
+        assert_eq!(permits.lend(1, &asks(1, 0, 9), 2).lent, 0);
         // It is the turn of the other one, which has no owner.
-        assert_eq!(book.lend(0, &asks(1, 0, 9), 3).lent, 0);
-        assert_eq!(book.lend(0, &asks(1, 0, 9), 3 + STALE_US).lent, 1);
+        assert_eq!(permits.lend(0, &asks(1, 0, 9), 3).lent, 0);
+        assert_eq!(permits.lend(0, &asks(1, 0, 9), 3 + STALE_US).lent, 1);
         // What it has stays its own: its runs may be executed still.
-        let mut book = Book::default();
-        book.lend(1, &asks(1, 0, 1), 1);
-        assert_eq!(book.lend(0, &asks(1, 0, 9), 2 * STALE_US).lent, 0);
+        let mut permits = BindingPermits::default();
+        permits.lend(1, &asks(1, 0, 1), 1);
+        assert_eq!(permits.lend(0, &asks(1, 0, 9), 2 * STALE_US).lent, 0);
     }
 
     #[test]
     fn a_smaller_limit_is_reached_as_runs_end() {
-        let mut book = Book::default();
-        book.lend(0, &asks(8, 0, 4), 1);
-        book.lend(1, &asks(8, 0, 4), 2);
-        let (first, second) = (book.lend(0, &asks(4, 4, 9), 3), book.lend(1, &asks(4, 3, 9), 4));
+        let mut permits = BindingPermits::default();
+        permits.lend(0, &asks(8, 0, 4), 1);
+        permits.lend(1, &asks(8, 0, 4), 2);
+        let (first, second) = (permits.lend(0, &asks(4, 4, 9), 3), permits.lend(1, &asks(4, 3, 9), 4));
         assert!(first.lent == 4 && first.is_contended && second.lent == 3 && second.is_contended);
-        assert_eq!(book.lend(0, &asks(4, 1, 9), 5).lent, 1);
-        assert_eq!(book.lend(1, &asks(4, 1, 9), 6).lent, 2);
-        assert_eq!(book.lend(0, &asks(4, 1, 9), 7).lent, 2);
+        assert_eq!(permits.lend(0, &asks(4, 1, 9), 5).lent, 1);
+        assert_eq!(permits.lend(1, &asks(4, 1, 9), 6).lent, 2);
+        assert_eq!(permits.lend(0, &asks(4, 1, 9), 7).lent, 2);
     }
 
     #[test]
     fn starts_are_spread_over_all_partitions() {
-        let mut book = Book::default();
+        let mut permits = BindingPermits::default();
         let asks = |starts| PermitRequest { concurrency: None, per_minute: Some(60), running: 0, waiting: starts, starts };
         let second = 1_000_000;
         let mut now = 100 * second;
         let mut started = 0;
         for step in 0..600 {
             now += second / 10;
-            started += book.lend(step % 4, &asks(5), now).starts;
+            started += permits.lend(step % 4, &asks(5), now).starts;
         }
         assert!((60..=61).contains(&started), "{started} in a minute");
         // No burst after a pause.
-        assert_eq!(book.lend(0, &asks(5), now + 100 * second).starts, 1);
+        assert_eq!(permits.lend(0, &asks(5), now + 100 * second).starts, 1);
         let fast = PermitRequest { per_minute: Some(60_000), ..asks(500) };
-        assert_eq!(book.lend(0, &fast, now + 200 * second).starts, 251, "what was missed in a quarter of a second");
+        assert_eq!(permits.lend(0, &fast, now + 200 * second).starts, 251, "what was missed in a quarter of a second");
     }
 
     proptest! {
@@ -248,14 +252,14 @@ mod tests {
             limit in 1_u32..6,
             steps in prop::collection::vec((0_u32..5, 0_u32..4, 0_u32..4), 1..120),
         ) {
-            let mut book = Book::default();
+            let mut permits = BindingPermits::default();
             let mut running = [0_u32; 5];
             let mut now = 0;
             for (partition, ended, waiting) in steps {
                 now += 1;
                 let runs = &mut running[partition as usize];
                 *runs = runs.saturating_sub(ended);
-                let lent = book.lend(partition, &asks(limit, *runs, waiting), now).lent;
+                let lent = permits.lend(partition, &asks(limit, *runs, waiting), now).lent;
                 prop_assert!(lent >= *runs && lent <= *runs + waiting);
                 *runs = lent;
                 prop_assert!(running.iter().sum::<u32>() <= limit, "{running:?}");
@@ -263,13 +267,13 @@ mod tests {
             // All end, and each that asks gets its turn.
             for partition in 0..5 {
                 now += 1;
-                book.lend(partition, &asks(limit, 0, 1), now);
+                permits.lend(partition, &asks(limit, 0, 1), now);
             }
             let mut served = [false; 5];
             for _ in 0..12 {
                 for partition in 0..5 {
                     now += 1;
-                    served[partition as usize] |= book.lend(partition, &asks(limit, 0, 1), now).lent > 0;
+                    served[partition as usize] |= permits.lend(partition, &asks(limit, 0, 1), now).lent > 0;
                 }
             }
             prop_assert!(served.iter().all(|served| *served), "{served:?}");

@@ -75,6 +75,12 @@ pub const MCP_PREFIX: &str = "ahm_";
 /// Begins the token of one stream of events.
 pub const STREAM_PREFIX: &str = "aht_";
 
+/// The id of the executor that a credential names. The credential itself is checked by the host.
+#[must_use]
+pub fn executor_of(credential: &str) -> Option<&str> {
+    credential.strip_prefix(EXECUTOR_PREFIX)?.split_once('_').map(|(id, _)| id)
+}
+
 /// The header that names the workspace of a request whose sender is of none.
 pub const WORKSPACE_HEADER: &str = "x-workspace";
 

@@ -76,7 +76,7 @@ pub use crate::{
         scheduler::ScheduleReport,
     },
     lifecycle::{
-        claims::{AppendOutcome, ClaimLook, ClaimRequest, ClaimStart, ClaimedRun as Claimed},
+        claims::{AppendOutcome, ClaimPeek, ClaimRequest, ClaimStart, ClaimedRun as Claimed},
         dead_letters::DeadLetter,
         executors::{Executor, ExecutorNews, ExecutorState},
         queue::waiting::WaitingRun,

@@ -1,4 +1,4 @@
-//! The books of permits, as rows of the database. A row is written only where nobody has written it since it was read, and only by the owner of the
+//! Permits as rows of the database, one for each binding. A row is written only where nobody has written it since it was read, and only by the owner of the
 //! partition.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::{
     cluster::session::Session,
     error::LedgerError,
     lease::Lease,
-    permits::{Book, LentPermits, PermitOffice, PermitRequest},
+    permits::{BindingPermits, LentPermits, PermitRequest, PermitStore},
     postgres::{Param, PostgresError},
 };
 
@@ -25,37 +25,37 @@ const WRITE: &str = "insert into agent_host.permits as t (binding, version, stat
 
 const BINDINGS: &str = "select binding from agent_host.permits";
 
-/// The books, for the owner of one partition.
-pub(super) struct Office {
+/// The rows, for the owner of one partition.
+pub(super) struct PermitTable {
     session: Mutex<Session>,
     partition: u32,
     lease: Arc<Lease>,
 }
 
-impl PermitOffice for Office {
+impl PermitStore for PermitTable {
     fn give_back_unused(&self, used: &[String]) -> Result<(), LedgerError> {
         let rows = self.session.lock().query_again(BINDINGS, &[]).map_err(unavailable)?;
         for row in rows {
             let binding = row.text(0).map_err(unavailable)?.unwrap_or_default();
             if !used.contains(&binding) {
-                self.write(&binding, |book, _| book.forget(self.partition))?;
+                self.write(&binding, |permits, _| permits.forget(self.partition))?;
             }
         }
         Ok(())
     }
 
     fn lend(&self, binding: &str, request: &PermitRequest) -> Result<LentPermits, LedgerError> {
-        self.write(binding, |book, now| book.lend(self.partition, request, now))
+        self.write(binding, |permits, now| permits.lend(self.partition, request, now))
     }
 }
 
-impl Office {
+impl PermitTable {
     pub(super) const fn new(session: Session, partition: u32, lease: Arc<Lease>) -> Self {
         Self { session: Mutex::new(session), partition, lease }
     }
 
-    /// Changes the book of a binding.
-    fn write<T>(&self, binding: &str, change: impl Fn(&mut Book, u64) -> T) -> Result<T, LedgerError> {
+    /// Changes the permits of a binding.
+    fn write<T>(&self, binding: &str, change: impl Fn(&mut BindingPermits, u64) -> T) -> Result<T, LedgerError> {
         let Self { session, partition, lease } = self;
         let mut session = session.lock();
         for _ in 0..TRIES {
@@ -65,14 +65,15 @@ impl Office {
             let now = row.number(0).map_err(unavailable)?;
             let version = row.int(1).map_err(unavailable)?.unwrap_or_default();
             let before = row.text(2).map_err(unavailable)?;
-            // A book that no host has written so is begun anew: each owner says what it uses within a second.
-            let mut book = before.as_deref().and_then(|state| serde_json::from_str::<Book>(state).ok()).unwrap_or_default();
-            let known = book.clone();
-            let answer = change(&mut book, now);
-            if book == known {
+            // A permits that no host has written so is begun anew: each owner says what it uses within a second.
+            let mut permits =
+                before.as_deref().and_then(|state| serde_json::from_str::<BindingPermits>(state).ok()).unwrap_or_default();
+            let known = permits.clone();
+            let answer = change(&mut permits, now);
+            if permits == known {
                 return Ok(answer);
             }
-            let state = serde_json::to_string(&book).map_err(|error| LedgerError::unavailable(error.to_string()))?;
+            let state = serde_json::to_string(&permits).map_err(|error| LedgerError::unavailable(error.to_string()))?;
             let (partition, epoch) = (Param::Int((*partition).into()), Param::number(lease.epoch()));
             let params = [Param::Text(binding), Param::Int(version), Param::Text(&state), partition, epoch];
             if !session.query_again(WRITE, &params).map_err(unavailable)?.is_empty() {

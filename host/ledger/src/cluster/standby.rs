@@ -13,7 +13,7 @@ use crate::{
         maker::{MakerOptions, SnapshotMaker},
         member::ClusterMember,
         ownership::{Look, Ownership},
-        permits::Office,
+        permits::PermitTable,
         restore::CopyPlace,
         schema::{FIRST_PARTITION, TIMEOUT, seed_of},
         session::Session,
@@ -107,7 +107,8 @@ impl Standby {
         let lease = ownership.lease();
         let several = member.facts.partitions > 1;
         let number = u32::try_from(partition).unwrap_or_default();
-        let permits = several.then(|| Arc::new(Office::new(ownership.session(TIMEOUT), number, Arc::clone(lease))) as Permits);
+        let permits =
+            several.then(|| Arc::new(PermitTable::new(ownership.session(TIMEOUT), number, Arc::clone(lease))) as Permits);
         let parts = ClusterParts { log: Box::new(log), lease: Arc::clone(lease), blobs, permits };
         let making = MakerOptions::new(&place, member.storage.clone(), ownership.session_name(), &member.advertise, &options);
         let dir = options.dir.clone();

@@ -10,7 +10,7 @@ use super::Host;
 use crate::{
     calls::remote::Calls,
     lifecycle::{
-        claims::{AppendOutcome, ClaimLook, ClaimRequest, ClaimStart, ClaimedRun},
+        claims::{AppendOutcome, ClaimPeek, ClaimRequest, ClaimStart, ClaimedRun},
         executors::{Executor, ExecutorNews},
         registration::{ExecutorChange, Registration},
     },
@@ -30,8 +30,8 @@ impl Host {
     ///
     /// # Errors
     /// As [`Host::claim`].
-    pub async fn look_for_run(&self, executor_id: &str, request: ClaimRequest, wait: Duration) -> Result<ClaimLook, HostError> {
-        self.0.cell.runs.look_for_run(executor_id, request, wait).await
+    pub async fn peek(&self, executor_id: &str, request: ClaimRequest, wait: Duration) -> Result<ClaimPeek, HostError> {
+        self.0.cell.runs.peek(executor_id, request, wait).await
     }
 
     /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
@@ -136,8 +136,8 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the registration is invalid, the credential is that of nobody or of somebody else, or it cannot be written.
-    pub async fn introduce_executor(&self, registration: Registration, credential: &str) -> Result<Executor, HostError> {
-        self.0.cell.runs.introduce_executor(registration, credential).await
+    pub async fn register_executor_as(&self, registration: Registration, credential: &str) -> Result<Executor, HostError> {
+        self.0.cell.runs.register_executor_as(registration, credential).await
     }
 
     /// An executor that is registered.

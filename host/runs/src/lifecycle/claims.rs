@@ -31,8 +31,8 @@ use crate::{
     record::HostError,
 };
 
-/// A look that waits for a run is repeated after so long: it may not be told of the one that nobody takes.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A peek that waits for a run is repeated after so long: it may not be told of the one that nobody takes.
+const PEEK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A run that an executor has claimed.
 #[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
@@ -230,29 +230,24 @@ impl Runs {
     }
 
     /// The run that [`Self::claim`] would give, after at most `wait`; it stays where it is.
-    pub(crate) async fn look_for_run(
-        &self,
-        executor_id: &str,
-        request: ClaimRequest,
-        wait: Duration,
-    ) -> Result<ClaimLook, HostError> {
+    pub(crate) async fn peek(&self, executor_id: &str, request: ClaimRequest, wait: Duration) -> Result<ClaimPeek, HostError> {
         let until = tokio::time::Instant::now() + wait;
         let ClaimRequest { queues, runner_ids, .. } = request;
         let filter = Arc::new(self.wanted_by(executor_id, queues, runner_ids)?);
         let first = loop {
             self.check_running()?;
-            match self.waiting.look(&filter) {
+            match self.waiting.peek(&filter) {
                 Ok(first) => break Some(first),
-                Err(mut look) => tokio::select! {
-                    _ = &mut look.told => {}
-                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                Err(mut ticket) => tokio::select! {
+                    _ = &mut ticket.notified => {}
+                    () = tokio::time::sleep(PEEK_AGAIN) => {}
                     () = tokio::time::sleep_until(until) => break None,
                     () = self.stopping.cancelled() => return Err(HostError::ShuttingDown),
                 },
             }
         };
         let Executor { slots, held, .. } = self.executor(executor_id)?;
-        Ok(ClaimLook { slots, held: held.len(), first })
+        Ok(ClaimPeek { slots, held: held.len(), first })
     }
 
     /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
@@ -398,9 +393,9 @@ impl Runs {
     }
 }
 
-/// The outcome of a look at what an executor could claim.
+/// The outcome of a peek: the run that an executor could claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimLook {
+pub struct ClaimPeek {
     /// Runs that the executor may hold.
     pub slots: u32,
     /// Runs that it holds in this partition.

@@ -34,7 +34,7 @@ use super::{
     task::{Interruption, RunOutcome, RunTask, retryable},
 };
 use crate::{
-    execution::{Resumption, blocking},
+    execution::blocking,
     record::{
         HostError,
         action::{self, is_background, waited_ms},
@@ -110,12 +110,12 @@ enum Wait {
 }
 
 impl ExecutorBody {
-    pub(crate) fn new(task: &RunTask) -> Self {
+    pub(crate) fn new(task: &mut RunTask) -> Self {
         let policy = task.run.terms.queue.as_deref().cloned().unwrap_or_default();
         Self {
             stored_claim: claim_before_restart(task, &policy),
             policy,
-            admission: None,
+            admission: task.run.admission.take().map(|admission| *admission),
             active_claim: None,
             exit: None,
             running: None,
@@ -126,9 +126,7 @@ impl ExecutorBody {
 
 /// The claim under which the run was held when the host stopped.
 fn claim_before_restart(task: &RunTask, policy: &QueuePolicy) -> Option<Claim> {
-    let run = &task.run.record.run;
-    let was_held = task.run.resumption == Resumption::Interrupted && run.status != RunStatus::Queued;
-    let queue = run.queue.as_ref().filter(|_| was_held)?;
+    let queue = task.run.record.run.queue.as_ref().filter(|_| task.run.is_claimed())?;
     Some(Claim {
         number: queue.claims,
         executor_id: queue.executor_id.clone()?,
@@ -149,10 +147,7 @@ impl Body for ExecutorBody {
             return Ok(Ready::Ends(Terminal::Failed(failure.clone())));
         }
         let claim = match self.stored_claim.take() {
-            Some(claim) => {
-                self.admission = Some(task.runs.admissions.count(&task.run.record.run.binding_id, &self.policy));
-                claim
-            }
+            Some(claim) => claim,
             None => {
                 self.admission = None;
                 let admission = async {

@@ -11,7 +11,9 @@ use std::{
 
 use agent_host_ledger::{EntryWrite, Ledger, Partition};
 use agent_host_protocol::{
-    HashSlot, Principal, PrincipalKind, RunId, RunnerId, RunnerManifest, Scope, Timestamp, auth::EXECUTOR_PREFIX, hex, time,
+    HashSlot, Principal, PrincipalKind, RunId, RunnerId, RunnerManifest, Scope, Timestamp,
+    auth::{EXECUTOR_PREFIX, executor_of},
+    hex, time,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{Stream, stream};
@@ -239,11 +241,6 @@ impl ExecutorEntry {
     }
 }
 
-/// The id of the executor with a credential.
-fn id_in(credential: &str) -> Option<&str> {
-    credential.strip_prefix(EXECUTOR_PREFIX)?.split_once('_').map(|(id, _)| id)
-}
-
 fn digest(credential: &str) -> String {
     URL_SAFE_NO_PAD.encode(Sha256::digest(credential))
 }
@@ -268,8 +265,8 @@ impl Runs {
     }
 
     /// Registers an executor of no workspace under the credential that another partition has given. Repeating it is harmless.
-    pub(crate) async fn introduce_executor(&self, registration: Registration, credential: &str) -> Result<Executor, HostError> {
-        let id = id_in(credential).ok_or_else(unknown_credential)?;
+    pub(crate) async fn register_executor_as(&self, registration: Registration, credential: &str) -> Result<Executor, HostError> {
+        let id = executor_of(credential).ok_or_else(unknown_credential)?;
         if self.executors.0.lock().contains_key(id) {
             self.executor_principal(credential)?;
             return self.executor(id);
@@ -334,7 +331,7 @@ impl Runs {
 
     /// The principal of this credential.
     pub(crate) fn executor_principal(&self, credential: &str) -> Result<Principal, HostError> {
-        let id = id_in(credential);
+        let id = executor_of(credential);
         let expected = digest(credential);
         let mut all = self.executors.0.lock();
         let known = id.and_then(|id| all.get_mut(id)).ok_or_else(unknown_credential)?;
@@ -431,11 +428,7 @@ impl Runs {
         known.seen = time::now();
         let registration = &known.record.registration;
         if known.held.len() >= registration.slots as usize {
-            return Err(HostError::Conflict(format!(
-                "the executor holds {} runs, and has {} slots: finish some first",
-                known.held.len(),
-                registration.slots
-            )));
+            return Err(HostError::no_free_slot(known.held.len(), registration.slots));
         }
         fn of<T: Clone + PartialEq>(asked: Vec<T>, registered: &[T], what: &str) -> Result<Vec<T>, HostError> {
             if asked.is_empty() {

@@ -35,7 +35,7 @@ use std::{
 };
 
 use agent_host_ledger::{Ledger, Partition, RunRecord};
-use agent_host_protocol::{Event, RunId};
+use agent_host_protocol::{Event, RunId, RunStatus};
 use agent_host_sandbox::Runner;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -47,7 +47,10 @@ use self::{
     last_tries::LastTries,
     lease::LeaseKey,
     lines::Lines,
-    queue::{admission::Admissions, waiting::WaitingRuns},
+    queue::{
+        admission::{Admission, Admissions},
+        waiting::WaitingRuns,
+    },
     trees::Trees,
     wake::MAX_WAKING,
     watchers::Watchers,
@@ -188,6 +191,8 @@ pub(crate) struct StoredRun {
     pub(crate) found: bool,
     /// Held until a run that comes back has its place.
     pub(crate) waking: Option<OwnedSemaphorePermit>,
+    /// The admission of a run that an executor holds since before the cell was opened.
+    pub(crate) admission: Option<Box<Admission>>,
 }
 
 impl StoredRun {
@@ -195,7 +200,14 @@ impl StoredRun {
     pub(crate) fn new(record: RunRecord, event: StoredEvent, terms: Arc<Terms>, runner: Option<Runner>) -> Self {
         let StoredEvent { event, event_no, transcript_seq } = event;
         let resumption = Resumption::New;
-        Self { record, event, event_no, transcript_seq, terms, runner, resumption, found: false, waking: None }
+        Self { record, event, event_no, transcript_seq, terms, runner, resumption, found: false, waking: None, admission: None }
+    }
+
+    /// True if an executor held the run when the host stopped.
+    pub(crate) fn is_claimed(&self) -> bool {
+        let run = &self.record.run;
+        let has_executor = run.queue.as_ref().is_some_and(|queue| queue.executor_id.is_some());
+        self.resumption == Resumption::Interrupted && run.status != RunStatus::Queued && has_executor
     }
 }
 

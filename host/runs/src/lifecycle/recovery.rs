@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use agent_host_protocol::run::Terminal;
 
-use super::{Runs, StoredRun, wake::PAGE};
+use super::{Runs, StoredRun, queue::admission::Admission, wake::PAGE};
 use crate::{
     execution::{Resumption, family::Children},
     record::{
@@ -57,7 +57,8 @@ impl Runs {
             if stored.terms.streamed {
                 self.await_client(stored.record.run.run_id);
             }
-            self.begin(StoredRun { found: true, ..stored });
+            let admission = self.count_claimed(&stored);
+            self.begin(StoredRun { found: true, admission, ..stored });
         }
         for commit in commits {
             let run = commit.await?;
@@ -67,6 +68,12 @@ impl Runs {
             self.end_children(parent, &children).await;
         }
         self.wake_parents().await
+    }
+
+    /// Counts a run that an executor holds for the limits of its binding, before any other run asks for its place.
+    fn count_claimed(&self, stored: &StoredRun) -> Option<Box<Admission>> {
+        let policy = stored.terms.queue.as_deref().filter(|_| stored.is_claimed())?;
+        Some(Box::new(self.admissions.count(&stored.record.run.binding_id, policy)))
     }
 
     /// Parked runs whose children ended in the moment in which the host died.

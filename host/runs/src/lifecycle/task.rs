@@ -135,7 +135,8 @@ impl Runs {
 impl RunTask {
     async fn execute(mut self) -> (Result<RunOutcome, HostError>, Turn) {
         let outcome = if is_external(&self.run.record.run) {
-            Box::pin(self.execute_by(ExecutorBody::new(&self))).await
+            let body = ExecutorBody::new(&mut self);
+            Box::pin(self.execute_by(body)).await
         } else if let Some(form) = Form::of_grant(&self.run.terms.grant) {
             Box::pin(self.execute_by(ImportBody::new(form))).await
         } else {

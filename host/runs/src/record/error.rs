@@ -123,6 +123,12 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// The refusal of a claim of an executor that holds as many runs as it has slots.
+    #[must_use]
+    pub fn no_free_slot(held: usize, slots: u32) -> Self {
+        Self::Conflict(format!("the executor holds {held} runs, and has {slots} slots: finish some first"))
+    }
+
     /// The stable code.
     #[must_use]
     pub const fn code(&self) -> &'static str {

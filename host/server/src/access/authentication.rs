@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use agent_host_config::Config;
 use agent_host_protocol::{
     Principal, PrincipalKind, Scope,
-    auth::{MAX_END_USER, PROVIDER_USER_PREFIX, is_end_user},
+    auth::{MAX_END_USER, PROVIDER_USER_PREFIX, executor_of, is_end_user},
 };
 use agent_host_runs::Validity;
 use axum::{
@@ -226,8 +226,11 @@ fn is_open(request: &Request) -> bool {
 
 /// The principal of a request: by its token; without a token by its address, if the configuration trusts this machine.
 fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
-    if let Some(RequestPart::Registration { .. }) = request.extensions().get() {
-        return Ok(introduced());
+    if let Some(RequestPart::Registration { credential }) = request.extensions().get() {
+        // The first partition has admitted its registration.
+        let id = executor_of(credential).unwrap_or_default().to_owned();
+        let (scopes, name) = (BTreeSet::new(), id.clone());
+        return Ok(Principal { kind: PrincipalKind::Executor(id), name, scopes, workspace: None, end_user: None });
     }
     let mut headers = request.headers().get_all(header::AUTHORIZATION).iter();
     match (headers.next(), headers.next()) {
@@ -238,12 +241,6 @@ fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
         (Some(_), Some(_)) => Err(unknown("`Authorization` is there twice")),
         (None, _) => trusted(app, request),
     }
-}
-
-/// The sender of an introduction: a host, which the first partition has told that the executor may register.
-fn introduced() -> Principal {
-    let (kind, name) = (PrincipalKind::Lease, "cluster".to_owned());
-    Principal { kind, name, scopes: BTreeSet::new(), workspace: None, end_user: None }
 }
 
 fn bearer(value: &HeaderValue) -> Option<&str> {

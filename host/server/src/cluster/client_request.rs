@@ -14,7 +14,7 @@ use crate::{
     http::{
         Problem, ProblemCode,
         connections::Peer,
-        forwarded::{self, ForwardedRequest, NoWait, RequestPart},
+        forwarded::{self, FailFast, ForwardedRequest, RequestPart},
         headers::{IDEMPOTENCY_KEY, LAST_EVENT_ID},
     },
 };
@@ -68,11 +68,11 @@ impl ClientRequest {
         let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let client = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0);
         let part = request.extensions().get::<RequestPart>().cloned();
-        let waits_for_owner = request.extensions().get::<NoWait>().is_none();
+        let waits_for_owner = request.extensions().get::<FailFast>().is_none();
         let (mut parts, body) = request.into_parts();
         forwarded::remove(&mut parts.headers);
         let repetition = match part {
-            // To look or to introduce an executor harms nobody twice.
+            // To peek, or to register an executor again, has no effect the second time.
             Some(_) => Repetition::Safe,
             None => Repetition::of(&parts.method, parts.uri.path(), &parts.headers),
         };

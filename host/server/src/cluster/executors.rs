@@ -1,7 +1,7 @@
 //! Executors of no workspace, which take runs of every partition.
 //!
 //! Such an executor is registered in each partition, under one credential. A request of it, or about it, goes to all of them; what they answer
-//! is merged. For a claim, each partition shows the run that it would give ([`RequestPart::Look`]), and the first one of all, by priority and age,
+//! is merged. For a claim, each partition shows the run that it would give ([`RequestPart::Peek`]), and the first one of all, by priority and age,
 //! is claimed where it is. A partition without an owner is not waited for by a claim. An executor of a workspace belongs to one partition.
 
 use std::{
@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use agent_host_protocol::HashSlot;
-use agent_host_runs::{ClaimLook, Executor, ExecutorState, HostProcess, WaitingRun};
+use agent_host_protocol::{HashSlot, auth::executor_of};
+use agent_host_runs::{ClaimPeek, Executor, ExecutorState, HostError, HostProcess, WaitingRun};
 use axum::{
     body::{Body, Bytes},
     extract::Request,
@@ -23,30 +23,30 @@ use futures_util::{
     future::{BoxFuture, join_all},
     stream::{self, FuturesUnordered},
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value, value::RawValue};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     events::EventSplitter,
     listeners::ClusterPartition,
-    partitioned::{PartitionedRequest, is_unknown_there, value},
+    partitioned::{PartitionedRequest, is_unknown_there, unreadable, value},
 };
 use crate::http::{
     Problem, ProblemCode, body,
-    forwarded::{NoWait, RequestPart},
+    forwarded::{FailFast, RequestPart},
 };
 
 /// Largest body of a request of an executor that goes to all partitions.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 /// A partition that cannot show its runs is asked again after so long.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A partition that does not answer a look so soon is left out of a claim.
+/// A partition that does not answer a peek so soon is left out of a claim.
 const SOON: Duration = Duration::from_secs(1);
 /// Runs that others claim before one request does, at most.
 const MAX_MISSES: usize = 64;
-/// Looks that wait at partitions at the same time: each may have a connection to another host.
-static LOOKS: Semaphore = Semaphore::const_new(1024);
+/// Peeks that wait at partitions at the same time: each may have a connection to another host.
+static PEEKS: Semaphore = Semaphore::const_new(1024);
 
 /// A request of an executor of no workspace, or about one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,11 +94,11 @@ pub(super) async fn answer(
         (_, Err(problem)) => Err(problem.into_response()),
         (ExecutorRequest::Register, Ok(body)) => {
             let partitions = partitions.to_vec();
-            // A client that goes away does not stop it midway.
+            // A client that disconnects does not interrupt the registration.
             let registering = tokio::spawn(async move { register(&partitions, &head, body).await });
             match registering.await {
                 Ok(registered) => registered,
-                Err(error) => Err(internal(error)),
+                Err(error) => Err(unreadable(error)),
             }
         }
         (ExecutorRequest::Claim, Ok(body)) => claim(partitions, process, &head, &body).await,
@@ -108,69 +108,77 @@ pub(super) async fn answer(
     answered.unwrap_or_else(|refusal| refusal)
 }
 
-/// Makes an executor of no workspace that the first partition has registered known in the others. Where one does not register it, it is deregistered in
-/// all, as soon as they have owners.
-///
-/// # Errors
-/// The answer of a partition that does not register it.
-pub(super) async fn introduce(
-    partitions: &[ClusterPartition],
-    registration: Bytes,
-    executor_id: String,
-    credential: String,
-) -> Result<(), Response> {
-    let introductions = partitions.iter().skip(1).map(|partition| {
-        let mut request = own_request(Method::POST, "/api/v1/executors", &credential, registration.clone())?;
-        request.extensions_mut().insert(RequestPart::Registration { credential: credential.clone() });
-        Some(partition.answer(request))
-    });
-    let introductions = introductions.collect::<Option<Vec<_>>>().ok_or_else(|| internal("the credential is no header"))?;
-    let Some(refusal) = join_all(introductions).await.into_iter().find(|answer| !answer.status().is_success()) else {
-        return Ok(());
-    };
-    for partition in partitions {
-        let partition = partition.clone();
-        let path = format!("/api/v1/executors/{executor_id}");
-        if let Some(request) = own_request(Method::DELETE, &path, &credential, Bytes::new()) {
-            tokio::spawn(async move { drop(partition.answer(request).await) });
-        }
-    }
-    Err(refusal)
-}
-
-/// A request of this host for an executor.
-fn own_request(method: Method, path: &str, credential: &str, body: Bytes) -> Option<Request> {
-    let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
-    request.header(header::AUTHORIZATION, format!("Bearer {credential}")).body(Body::from(body)).ok()
-}
-
 async fn register(partitions: &[ClusterPartition], head: &PartitionedRequest, body: Bytes) -> Result<Response, Response> {
     #[derive(Deserialize)]
     struct Registered {
-        executor_id: String,
         credential: String,
         workspace: Option<String>,
     }
-    let Some(first) = partitions.first() else { return Err(StatusCode::NOT_FOUND.into_response()) };
     if partitions.iter().any(ClusterPartition::is_moving) {
         let detail = "an executor of no workspace is registered in each partition, and one of them has no owner at the moment: send the request again";
         return Err(Problem::new(ProblemCode::PartitionMoving, detail).into_response());
     }
+    let (first, _) = first_and_others(partitions).map_err(IntoResponse::into_response)?;
     let (parts, answer) = first.answer(head.same(body.clone())).await.into_parts();
     if parts.status != StatusCode::CREATED {
         return Ok(Response::from_parts(parts, answer));
     }
-    let answer = axum::body::to_bytes(answer, 2 * MAX_BODY_BYTES).await.map_err(internal)?;
-    let Registered { executor_id, credential, workspace } = serde_json::from_slice(&answer).map_err(internal)?;
+    let answer = axum::body::to_bytes(answer, 2 * MAX_BODY_BYTES).await.map_err(unreadable)?;
+    let Registered { credential, workspace } = serde_json::from_slice(&answer).map_err(unreadable)?;
     if workspace.is_none() {
-        introduce(partitions, body, executor_id, credential).await?;
+        register_in_others(partitions, body, &credential).await?;
     }
     Ok(Response::from_parts(parts, Body::from(answer)))
 }
 
+fn first_and_others(partitions: &[ClusterPartition]) -> Result<(&ClusterPartition, &[ClusterPartition]), Problem> {
+    partitions.split_first().ok_or_else(|| Problem::internal("the cluster has no partition"))
+}
+
+/// Registers an executor of no workspace, which the first partition has registered, in the others. Where one of them refuses it, the executor is
+/// deregistered in all partitions.
+///
+/// # Errors
+/// The answer of the partition that refuses it.
+pub(super) async fn register_in_others(
+    partitions: &[ClusterPartition],
+    registration: Bytes,
+    credential: &str,
+) -> Result<(), Response> {
+    let (_, others) = first_and_others(partitions).map_err(IntoResponse::into_response)?;
+    let requests = others.iter().map(|partition| async {
+        let request = own_request(Method::POST, "/api/v1/executors", credential, registration.clone());
+        let mut request = request.map_err(IntoResponse::into_response)?;
+        request.extensions_mut().insert(RequestPart::Registration { credential: credential.to_owned() });
+        value::<IgnoredAny>(partition.answer(request).await).await
+    });
+    let refusal = join_all(requests).await.into_iter().find_map(Result::err);
+    if refusal.is_some() {
+        deregister(partitions, credential);
+    }
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Deregisters an executor in these partitions, in the background: each may have to wait for an owner.
+pub(super) fn deregister(partitions: &[ClusterPartition], credential: &str) {
+    let path = format!("/api/v1/executors/{}", executor_of(credential).unwrap_or_default());
+    for partition in partitions {
+        if let Ok(request) = own_request(Method::DELETE, &path, credential, Bytes::new()) {
+            let partition = partition.clone();
+            tokio::spawn(async move { drop(partition.answer(request).await) });
+        }
+    }
+}
+
+/// A request of this host for an executor.
+fn own_request(method: Method, path: &str, credential: &str, body: Bytes) -> Result<Request, Problem> {
+    let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
+    request.header(header::AUTHORIZATION, format!("Bearer {credential}")).body(Body::from(body)).map_err(Problem::internal)
+}
+
 /// Shows, changes or deregisters an executor. Each partition judges the sender.
 async fn one(partitions: &[ClusterPartition], head: &PartitionedRequest, body: &Bytes) -> Result<Response, Response> {
-    let Some((first, others)) = partitions.split_first() else { return Err(StatusCode::NOT_FOUND.into_response()) };
+    let (first, others) = first_and_others(partitions).map_err(IntoResponse::into_response)?;
     let ask_others = || join_all(others.iter().map(|partition| partition.answer(head.same(body.clone()))));
     if head.parts().method == Method::DELETE {
         // The first comes last: as long as it knows the executor, the request can be repeated.
@@ -190,14 +198,14 @@ async fn one(partitions: &[ClusterPartition], head: &PartitionedRequest, body: &
     for answer in ask_others().await.into_iter().filter(|answer| !is_unknown_there(answer)) {
         add(&mut executor, value(answer).await?);
     }
-    let body = serde_json::to_vec(&executor).map_err(internal)?;
+    let body = serde_json::to_vec(&executor).map_err(unreadable)?;
     parts.headers.remove(header::CONTENT_LENGTH);
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 
 /// The news of all partitions. The stream breaks off where that of one does.
 async fn news(partitions: &[ClusterPartition], head: &PartitionedRequest) -> Result<Response, Response> {
-    let Some((first, others)) = partitions.split_first() else { return Err(StatusCode::NOT_FOUND.into_response()) };
+    let (first, others) = first_and_others(partitions).map_err(IntoResponse::into_response)?;
     let first = first.answer(head.same(Bytes::new())).await;
     if !first.status().is_success() {
         return Ok(first);
@@ -232,8 +240,8 @@ fn events(body: Body) -> impl stream::Stream<Item = Result<Vec<u8>, axum::Error>
     })
 }
 
-/// A partition and what it has shown.
-type Shown = (usize, Result<ClaimLook, Response>);
+/// A partition, and its answer to a peek.
+type PeekAnswer = (usize, Result<ClaimPeek, Response>);
 
 /// A claim of the first run of all partitions, by priority, then by age.
 struct Claim<'a> {
@@ -264,8 +272,8 @@ async fn claim(
 
 impl Claim<'_> {
     async fn answer(&self, until: Instant) -> Result<Response, Response> {
-        let mut shown = self.first_looks().await?;
-        let (mut looks, mut looking) = (FuturesUnordered::new(), BTreeSet::new());
+        let mut shown = self.first_peeks().await?;
+        let (mut peeks, mut peeking) = (FuturesUnordered::new(), BTreeSet::new());
         let mut misses = 0;
         while misses < MAX_MISSES {
             if let Some((at, _)) = first_of(&shown) {
@@ -275,13 +283,13 @@ impl Claim<'_> {
                     // Another executor was faster: the partition shows what it has now.
                     StatusCode::NO_CONTENT => {
                         misses += 1;
-                        shown.extend(self.look_now(at).await.1.ok().and_then(|look| look.first).map(|run| (at, run)));
+                        shown.extend(self.peek_now(at).await.1.ok().and_then(|peek| peek.first).map(|run| (at, run)));
                     }
                     StatusCode::SERVICE_UNAVAILABLE => {
                         nothing_was_done(answer).await?;
                         misses += 1;
-                        if looking.insert(at) {
-                            looks.push(self.look(at, until, PAUSE));
+                        if peeking.insert(at) {
+                            peeks.push(self.peek(at, until, PAUSE));
                         }
                     }
                     _ => return Ok(answer),
@@ -291,14 +299,14 @@ impl Claim<'_> {
             if Instant::now() >= until {
                 break;
             }
-            for at in (0..self.partitions.len()).filter(|at| looking.insert(*at)) {
-                looks.push(self.look(at, until, Duration::ZERO));
+            for at in (0..self.partitions.len()).filter(|at| peeking.insert(*at)) {
+                peeks.push(self.peek(at, until, Duration::ZERO));
             }
             tokio::select! {
-                Some((at, look)) = looks.next() => match look {
-                    Ok(look) => {
-                        looking.remove(&at);
-                        shown.extend(look.first.map(|run| (at, run)));
+                Some((at, peek)) = peeks.next() => match peek {
+                    Ok(peek) => {
+                        peeking.remove(&at);
+                        shown.extend(peek.first.map(|run| (at, run)));
                     }
                     // It does not know the executor, or that has no free slot any more: what it has is not for this claim.
                     Err(refusal) if refusal.status().is_client_error() => {
@@ -306,7 +314,7 @@ impl Claim<'_> {
                             return Err(refusal);
                         }
                     }
-                    Err(_) => looks.push(self.look(at, until, PAUSE)),
+                    Err(_) => peeks.push(self.peek(at, until, PAUSE)),
                 },
                 () = tokio::time::sleep_until(until) => break,
             }
@@ -315,25 +323,25 @@ impl Claim<'_> {
     }
 
     /// The runs that all partitions show, the first one before the others: it knows every executor. One without an owner is left out.
-    async fn first_looks(&self) -> Result<BTreeMap<usize, WaitingRun>, Response> {
+    async fn first_peeks(&self) -> Result<BTreeMap<usize, WaitingRun>, Response> {
         let (mut shown, mut held, mut refused) = (BTreeMap::new(), 0, None);
-        let (_, first) = self.look_now(0).await;
+        let (_, first) = self.peek_now(0).await;
         if let Err(refusal) = &first
             && refusal.status().is_client_error()
         {
             return first.map(|_| shown);
         }
-        let others = join_all((1..self.partitions.len()).map(|at| self.look_now(at))).await;
+        let others = join_all((1..self.partitions.len()).map(|at| self.peek_now(at))).await;
         let mut is_known = false;
-        for (at, look) in std::iter::once((0, first)).chain(others) {
-            match look {
-                Ok(look) => {
+        for (at, peek) in std::iter::once((0, first)).chain(others) {
+            match peek {
+                Ok(peek) => {
                     is_known = true;
-                    held += look.held;
-                    if held >= look.slots as usize {
-                        return Err(no_free_slot(held, look.slots).into_response());
+                    held += peek.held;
+                    if held >= peek.slots as usize {
+                        return Err(Problem::from(HostError::no_free_slot(held, peek.slots)).into_response());
                     }
-                    shown.extend(look.first.map(|run| (at, run)));
+                    shown.extend(peek.first.map(|run| (at, run)));
                 }
                 Err(refusal) if refusal.status().is_client_error() && !is_unknown_there(&refusal) => return Err(refusal),
                 Err(refusal) => refused = refused.or(Some(refusal)),
@@ -346,25 +354,25 @@ impl Claim<'_> {
     }
 
     /// The run that a partition would give now. One that does not answer soon is left out.
-    async fn look_now(&self, at: usize) -> Shown {
-        let look = async { value(self.ask(at, Duration::ZERO, Some(RequestPart::Look)).await).await };
+    async fn peek_now(&self, at: usize) -> PeekAnswer {
+        let peek = async { value(self.ask(at, Duration::ZERO, Some(RequestPart::Peek)).await).await };
         let late = || Problem::new(ProblemCode::PartitionMoving, "the owner of the partition does not answer");
-        match tokio::time::timeout(SOON, look).await {
-            Ok(look) => (at, look),
+        match tokio::time::timeout(SOON, peek).await {
+            Ok(peek) => (at, peek),
             Err(_) => (at, Err(late().into_response())),
         }
     }
 
     /// The run that a partition would give, after a pause and until then at most. Where too many wait at partitions, they are asked now and then.
-    fn look(&self, at: usize, until: Instant, pause: Duration) -> BoxFuture<'_, Shown> {
+    fn peek(&self, at: usize, until: Instant, pause: Duration) -> BoxFuture<'_, PeekAnswer> {
         Box::pin(async move {
             tokio::time::sleep(pause).await;
-            let Ok(_place) = LOOKS.try_acquire() else {
+            let Ok(_place) = PEEKS.try_acquire() else {
                 tokio::time::sleep(PAUSE).await;
-                return self.look_now(at).await;
+                return self.peek_now(at).await;
             };
             let left = until.saturating_duration_since(Instant::now());
-            (at, value(self.ask(at, left, Some(RequestPart::Look)).await).await)
+            (at, value(self.ask(at, left, Some(RequestPart::Peek)).await).await)
         })
     }
 
@@ -381,7 +389,7 @@ impl Claim<'_> {
         request.insert("wait_ms".to_owned(), u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into());
         let mut request = self.head.request(self.head.parts().uri.clone(), Value::Object(request).to_string().into(), part);
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        request.extensions_mut().insert(NoWait);
+        request.extensions_mut().insert(FailFast);
         request
     }
 }
@@ -393,10 +401,10 @@ async fn nothing_was_done(answer: Response) -> Result<(), Response> {
         code: String,
     }
     let (parts, body) = answer.into_parts();
-    let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await.unwrap_or_default();
-    let code = serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.code).unwrap_or_default();
-    match code.as_str() {
-        "partition_moving" | "partition_unreachable" | "shutting_down" => Ok(()),
+    let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await.map_err(unreadable)?;
+    let refusal = serde_json::from_slice::<Refusal>(&body).ok();
+    match refusal.and_then(|refusal| ProblemCode::from_name(&refusal.code)) {
+        Some(ProblemCode::PartitionMoving | ProblemCode::PartitionUnreachable | ProblemCode::ShuttingDown) => Ok(()),
         _ => Err(Response::from_parts(parts, Body::from(body))),
     }
 }
@@ -405,14 +413,6 @@ async fn nothing_was_done(answer: Response) -> Result<(), Response> {
 fn first_of(shown: &BTreeMap<usize, WaitingRun>) -> Option<(usize, WaitingRun)> {
     let first = shown.iter().min_by_key(|(_, run)| (Reverse(run.priority), run.run_id));
     first.map(|(at, run)| (*at, *run))
-}
-
-fn no_free_slot(held: usize, slots: u32) -> Problem {
-    Problem::new(ProblemCode::Conflict, format!("the executor holds {held} runs, and has {slots} slots: finish some first"))
-}
-
-fn internal(error: impl std::fmt::Display) -> Response {
-    Problem::internal(format!("the answer of a partition cannot be read: {error}")).into_response()
 }
 
 /// Adds what another partition knows of the same executor.
@@ -431,17 +431,18 @@ fn add(executor: &mut Executor, other: Executor) {
 }
 
 /// The executors in the lists of all partitions, each once.
-pub(super) fn merged_list(items: impl Iterator<Item = Box<RawValue>>) -> Vec<Box<RawValue>> {
+pub(super) fn merged_list(items: impl Iterator<Item = Box<RawValue>>) -> serde_json::Result<Vec<Box<RawValue>>> {
     let mut places = HashMap::new();
     let mut executors = Vec::<Executor>::new();
-    for executor in items.filter_map(|item| serde_json::from_str::<Executor>(item.get()).ok()) {
+    for item in items {
+        let executor: Executor = serde_json::from_str(item.get())?;
         let place = *places.entry(executor.executor_id.clone()).or_insert(executors.len());
         match executors.get_mut(place) {
             Some(known) => add(known, executor),
             None => executors.push(executor),
         }
     }
-    executors.iter().filter_map(|executor| serde_json::value::to_raw_value(executor).ok()).collect()
+    executors.iter().map(serde_json::value::to_raw_value).collect()
 }
 
 #[cfg(test)]
@@ -480,7 +481,7 @@ mod tests {
             executor("a", "gone", 2, &[]),
         ];
         let merged: Vec<Executor> =
-            merged_list(lists.into_iter()).iter().map(|item| serde_json::from_str(item.get()).unwrap()).collect();
+            merged_list(lists.into_iter()).unwrap().iter().map(|item| serde_json::from_str(item.get()).unwrap()).collect();
         assert_eq!(merged.iter().map(|executor| executor.executor_id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!((merged[0].state, merged[0].last_seen_at, &merged[0].held), (ExecutorState::Online, 9, &runs));
     }

@@ -334,7 +334,7 @@ async fn answer(State(routes): State<ClientRoutes>, request: Request) -> Respons
     match routes.routing.destination_of(&request) {
         Ok(Destination::Of(partition)) => partition.answer(request).await,
         Ok(Destination::All(partitions, order)) => lists::answer(partitions, order, request).await,
-        Ok(Destination::Executors(partitions, process, kind)) => executors::answer(partitions, process, kind, request).await,
+        Ok(Destination::OfExecutor(partitions, process, kind)) => executors::answer(partitions, process, kind, request).await,
         Err(problem) => problem.into_response(),
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use super::{
     executors,
     listeners::ClusterPartition,
-    partitioned::{PartitionedRequest, value},
+    partitioned::{PartitionedRequest, unreadable, value},
 };
 use crate::http::{Problem, json, percent, query::Query};
 
@@ -149,7 +149,11 @@ impl ListRequest {
         self.read(partitions, &limits, &mut pages).await?;
         if self.order.is_whole() {
             let items = pages.into_iter().flat_map(|page| page.items);
-            let items = if matches!(self.order, Order::Executors) { executors::merged_list(items) } else { items.collect() };
+            let items = if matches!(self.order, Order::Executors) {
+                executors::merged_list(items).map_err(unreadable)?
+            } else {
+                items.collect()
+            };
             return Ok(MergedPage { items, next_cursor: None, prev_cursor: None, has_more: false });
         }
         let taken = self.taken(&pages);

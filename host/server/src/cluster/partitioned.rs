@@ -58,11 +58,13 @@ pub(super) async fn value<T: DeserializeOwned>(answer: Response) -> Result<T, Re
     if !answer.status().is_success() {
         return Err(answer);
     }
-    let failed = |error: &dyn std::fmt::Display| {
-        Problem::internal(format!("the answer of a partition cannot be read: {error}")).into_response()
-    };
-    let body = axum::body::to_bytes(answer.into_body(), MAX_ANSWER_BYTES).await.map_err(|error| failed(&error))?;
-    serde_json::from_slice(&body).map_err(|error| failed(&error))
+    let body = axum::body::to_bytes(answer.into_body(), MAX_ANSWER_BYTES).await.map_err(unreadable)?;
+    serde_json::from_slice(&body).map_err(unreadable)
+}
+
+/// The answer to a request where that of a partition cannot be read.
+pub(super) fn unreadable(error: impl std::fmt::Display) -> Response {
+    Problem::internal(format!("the answer of a partition cannot be read: {error}")).into_response()
 }
 
 /// True for the answer of a partition that does not know whom or what it was asked for.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use agent_host_config::Config;
 use agent_host_protocol::{
     HashSlot, Principal, RunId,
-    auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX, MCP_PREFIX, WORKSPACE_HEADER},
+    auth::{KEY_PREFIX, LEASE_PREFIX, MCP_PREFIX, WORKSPACE_HEADER, executor_of},
 };
 use agent_host_runs::{HostProcess, Partition};
 use axum::{
@@ -64,7 +64,7 @@ pub(super) enum Destination<'a> {
     /// The list of all partitions, in this order.
     All(&'a [ClusterPartition], Order),
     /// All partitions, for an executor of no workspace.
-    Executors(&'a [ClusterPartition], &'a HostProcess, ExecutorRequest),
+    OfExecutor(&'a [ClusterPartition], &'a HostProcess, ExecutorRequest),
 }
 
 /// See the module.
@@ -124,7 +124,7 @@ impl Routing {
         if matches!(sender, Sender::Everywhere | Sender::Executor)
             && let Some(kind) = ExecutorRequest::at(request.method(), path, matches!(sender, Sender::Executor))
         {
-            return Ok(Destination::Executors(&self.partitions, process, kind));
+            return Ok(Destination::OfExecutor(&self.partitions, process, kind));
         }
         let slot = match sender {
             Sender::Of(slot) => Some(slot),
@@ -194,8 +194,8 @@ fn sender(process: &HostProcess, request: &Request) -> Sender {
     if [LEASE_PREFIX, MCP_PREFIX].iter().any(|prefix| token.starts_with(prefix)) {
         return Sender::OfRun;
     }
-    match token.strip_prefix(EXECUTOR_PREFIX).and_then(|rest| rest.split_once('_')) {
-        Some((id, _)) => match HashSlot::of_id(id) {
+    match executor_of(token) {
+        Some(id) => match HashSlot::of_id(id) {
             Some(slot) if slot == HashSlot::of_workspace(None) => Sender::Executor,
             slot => slot.map_or(Sender::Unknown, Sender::Of),
         },

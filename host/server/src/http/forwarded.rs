@@ -72,19 +72,19 @@ pub(crate) enum RequestPart {
     /// An executor has this credential, which the first partition has given.
     Registration { credential: String },
     /// The run that an executor could claim is shown, and not claimed.
-    Look,
+    Peek,
 }
 
 /// An extension of a request that does not wait for the owner of its partition.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct NoWait;
+pub(crate) struct FailFast;
 
 impl RequestPart {
     /// Writes the part into the headers of a request for another host.
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
         let value = match self {
             Self::Registration { credential } => HeaderValue::try_from(format!("registration {credential}")).ok(),
-            Self::Look => Some(HeaderValue::from_static("look")),
+            Self::Peek => Some(HeaderValue::from_static("peek")),
         };
         if let Some(mut value) = value {
             value.set_sensitive(true);
@@ -97,7 +97,7 @@ impl RequestPart {
         let value = headers.get(PART)?.to_str().ok()?;
         match value.split_once(' ') {
             Some(("registration", credential)) => Some(Self::Registration { credential: credential.to_owned() }),
-            None if value == "look" => Some(Self::Look),
+            None if value == "peek" => Some(Self::Peek),
             _ => None,
         }
     }
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn a_part_is_read_as_it_was_written_and_leaves_with_the_facts() {
-        for part in [RequestPart::Look, RequestPart::Registration { credential: "ahx_0_s".to_owned() }] {
+        for part in [RequestPart::Peek, RequestPart::Registration { credential: "ahx_0_s".to_owned() }] {
             let mut headers = HeaderMap::new();
             part.write(&mut headers);
             assert_eq!(RequestPart::read(&headers), Some(part));
             remove(&mut headers);
             assert_eq!(RequestPart::read(&headers), None);
         }
-        for text in ["", "registration", "look 1", "other x"] {
+        for text in ["", "registration", "peek 1", "other x"] {
             let headers: HeaderMap = [(PART, HeaderValue::from_str(text).unwrap())].into_iter().collect();
             assert_eq!(RequestPart::read(&headers), None, "{text}");
         }

@@ -78,12 +78,12 @@ pub(crate) async fn claim(part: Option<Extension<RequestPart>>, mut request: Api
     let host = request.app.host.clone();
     let wait = Duration::from_millis(wait_ms.min(host.config().limits.claim_wait_ms));
     let claim = ClaimRequest { queues, runner_ids, lease_ms, start };
-    if let Some(Extension(RequestPart::Look)) = part {
+    if let Some(Extension(RequestPart::Peek)) = part {
         let closing = request.app.closing.clone();
-        let Some(look) = closing.run_until_cancelled(host.look_for_run(&executor_id, claim, wait)).await else {
+        let Some(peeked) = closing.run_until_cancelled(host.peek(&executor_id, claim, wait)).await else {
             return Err(Problem::new(ProblemCode::PartitionMoving, "the partition goes to another host"));
         };
-        return Ok(json(StatusCode::OK, &look?));
+        return Ok(json(StatusCode::OK, &peeked?));
     }
     let claimed = host.claim(&executor_id, claim, wait).await?;
     Ok(match claimed {

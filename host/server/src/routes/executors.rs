@@ -47,7 +47,7 @@ pub(crate) struct RegisteredExecutor {
 pub(crate) async fn register(part: Option<Extension<RequestPart>>, mut request: ApiRequest) -> Result<Response, Problem> {
     if let Some(Extension(RequestPart::Registration { credential })) = part {
         let registration: Registration = request.json(MAX_BODY_BYTES).await?;
-        let executor = request.app.host.introduce_executor(registration, &credential).await?;
+        let executor = request.app.host.register_executor_as(registration, &credential).await?;
         return Ok(json(StatusCode::OK, &executor));
     }
     request.allow(Scope::RunsExecute)?;

@@ -99,6 +99,23 @@ async fn every_answered_call_of_an_executor_is_in_the_audit_after_a_kill() {
     host.check();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_outlives_the_host_counts_for_the_limit_of_its_binding() {
+    let mut host = host("lease_ms = 30000\nconcurrency = 1", "");
+    let desk = Desk::of(&host);
+    let executor = desk.executor("one at a time").await;
+    desk.job("first", json!({})).await;
+    let held = executor.claim().await;
+    let second = desk.job("second", json!({})).await;
+    host.kill_and_revive();
+    assert!(executor.claims(json!({ "wait_ms": 500 })).await.is_none(), "two runs at one time");
+    held.complete().await;
+    let held = executor.claim().await;
+    assert_eq!(held.run, second);
+    held.complete().await;
+    host.check();
+}
+
 /// The host has forgotten which version of a shared value the run has seen: the run reads it again, and overwrites nothing unseen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_executor_that_outlives_the_host_overwrites_nothing_that_it_has_not_seen() {

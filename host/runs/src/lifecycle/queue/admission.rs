@@ -1,7 +1,7 @@
 //! Limits on concurrent executions of a binding, and on the rate of their starts.
 //!
-//! In a cluster with several partitions the limits hold over all of them. A gate lets in as many runs then as the [clerk](super::clerk) has got permits
-//! for from the database.
+//! In a cluster with several partitions the limits hold over all of them. A gate admits as many runs then as it has permits, which a
+//! [task](super::permits) requests from the database.
 
 use std::{
     cmp::Reverse,
@@ -21,9 +21,9 @@ use tokio::{
 
 use agent_host_config::QueuePolicy;
 
-/// Permits that are used are asked for again after so long: other partitions may want some.
+/// Interval between requests of a binding that uses permits: other partitions may want some.
 const REFRESH: Duration = Duration::from_secs(1);
-/// The same is asked for again after so long.
+/// Interval between equal requests.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
 /// The gates of all bindings that bound their runs.
@@ -32,7 +32,7 @@ pub(crate) struct Admissions {
     gates: Mutex<HashMap<String, Gate>>,
     /// True if other partitions share the limits.
     is_shared: bool,
-    /// Tells the clerk that a gate has another use for permits.
+    /// Notified when a gate has another use for permits.
     pub(super) changed: Notify,
 }
 
@@ -56,8 +56,8 @@ struct GatePermits {
     booked: u32,
     /// The permits of those that may be used: fewer where another partition is to have the next one, and while they are asked for.
     lent: u32,
-    /// Runs that the database knows of: their partition has to say when they have left.
-    told: u32,
+    /// The runs of the last report that the database has: it has to be told when they have left. `u32::MAX` after a request without an answer.
+    reported: u32,
     /// True if other partitions wanted more than they had.
     is_contended: bool,
     /// Runs that may begin, where the rate is limited.
@@ -135,12 +135,12 @@ impl Drop for AdmissionPlace {
 }
 
 impl Admissions {
-    /// The gates of a cell. With `is_shared` a clerk has to get the permits.
+    /// The gates of a cell. With `is_shared` their permits come from [`Admissions::lent`].
     pub(crate) fn new(is_shared: bool) -> Self {
         Self { is_shared, ..Self::default() }
     }
 
-    /// The permits that a binding has to ask for now.
+    /// The request for permits that is due for a binding.
     pub(super) fn request(&self, binding: &str, now: Instant) -> Option<PermitRequest> {
         let mut gates = self.gates.lock();
         let request = gates.get_mut(binding)?.request(now);
@@ -162,7 +162,7 @@ impl Admissions {
             // Without a limit nothing is lent.
             let limited = |number: u32| if request.concurrency.is_some() { number } else { 0 };
             (permits.booked, permits.lent) = (limited(lent), limited(lent));
-            permits.told = limited(request.running.saturating_add(request.waiting));
+            permits.reported = limited(request.running.saturating_add(request.waiting));
             permits.is_asking = false;
             permits.is_contended = is_contended;
             permits.starts = permits.starts.saturating_add(starts);
@@ -174,7 +174,7 @@ impl Admissions {
     /// A request has no answer, and may have been carried out.
     pub(super) fn unanswered(&self, binding: &str) {
         if let Some(permits) = self.gates.lock().get_mut(binding).and_then(|gate| gate.permits.as_mut()) {
-            (permits.told, permits.is_asking) = (u32::MAX, false);
+            (permits.reported, permits.is_asking) = (u32::MAX, false);
         }
     }
 
@@ -279,6 +279,9 @@ impl Gate {
         }
         self.concurrency = policy.concurrency;
         if self.per_minute.as_ref().map(|(rate, _)| *rate) != policy.per_minute {
+            if let Some(permits) = &mut self.permits {
+                permits.starts = 0;
+            }
             self.per_minute = policy.per_minute.and_then(NonZeroU32::new).map(|rate| {
                 // Starts are spread evenly: a burst of a whole minute's starts would defeat the limit.
                 (rate.get(), RateLimiter::direct(Quota::per_minute(rate).allow_burst(NonZeroU32::MIN)))
@@ -286,32 +289,26 @@ impl Gate {
         }
     }
 
-    /// The number of waiting runs. Those that have left are not counted.
-    fn waiting(&self) -> u32 {
-        let waiting = self.waiting.values().filter(|admit| !admit.is_closed()).count();
-        u32::try_from(waiting).unwrap_or(u32::MAX)
-    }
-
     /// True if nothing of the gate is needed any more.
     fn is_done(&self) -> bool {
         let keeps = match &self.permits {
-            Some(permits) => permits.is_asking || permits.told > 0,
+            Some(permits) => permits.is_asking || permits.reported > 0,
             None => self.per_minute.is_some(),
         };
-        self.running == 0 && self.waiting() == 0 && !keeps
+        self.running == 0 && self.waiting.is_empty() && !keeps
     }
 
-    /// The need for permits, where it is another one than that of the last request, or that one is long ago.
+    /// The request for permits that is due. `None`: the gate has what it needs, or has requested the same a moment ago.
     fn request(&mut self, now: Instant) -> Option<PermitRequest> {
         let permits = self.permits?;
-        let (running, waiting) = (self.running, self.waiting());
+        let (running, waiting) = (self.running, u32::try_from(self.waiting.len()).unwrap_or(u32::MAX));
         let since = permits.asked.map_or(REFRESH, |(_, at)| now.duration_since(at));
         let wanted = running.saturating_add(waiting.min(1));
         let wants_more = self.concurrency.is_some_and(|most| wanted > permits.lent && permits.lent < most);
         // Permits are kept for a moment, as long as nobody else wants them.
         let all = running.saturating_add(waiting);
-        let is_told = permits.told > 0 && (permits.is_contended || since >= REFRESH);
-        let has_more = is_told && (all == 0 || permits.booked > all || self.concurrency.is_none());
+        let may_give_back = permits.reported > 0 && (permits.is_contended || since >= REFRESH);
+        let has_more = may_give_back && (all == 0 || permits.booked > all || self.concurrency.is_none());
         let uses = self.concurrency.is_some() && permits.booked > 0 && since >= REFRESH;
         let per_minute = self.per_minute.as_ref().map(|(rate, _)| *rate);
         let room = self.concurrency.map_or(u32::MAX, |_| permits.lent.saturating_sub(running));

@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 
 use crate::lifecycle::claims::{ClaimedRun, Reply};
 
-/// Onlookers that hear of one run. One of them may take another run, and all of them be gone: the others look again now and then.
-const TOLD: usize = 2;
+/// Peekers that hear of one run. One of them may take another run, and all of them be gone: the others peek again now and then.
+const NOTIFIED: usize = 2;
 
 /// Runs and executors that wait for each other.
 #[derive(Default)]
@@ -31,7 +31,7 @@ struct State {
     /// In the order in which they came.
     executors: BTreeMap<u64, Executor>,
     /// Executors that want to hear of a run, and may claim another one.
-    onlookers: BTreeMap<u64, Onlooker>,
+    peekers: BTreeMap<u64, Peeker>,
     last_ticket: u64,
     /// Every queue that a run has ever waited in: one that is empty is shown so.
     queues: BTreeSet<String>,
@@ -59,7 +59,7 @@ struct Executor {
     sender: oneshot::Sender<AssignedRun>,
 }
 
-struct Onlooker {
+struct Peeker {
     filter: Arc<ClaimFilter>,
     sender: oneshot::Sender<()>,
 }
@@ -145,20 +145,25 @@ impl Drop for Ticket<'_> {
 }
 
 /// An executor that wants to hear of a run. Dropping it leaves.
-pub(crate) struct Look<'a> {
+pub(crate) struct PeekTicket<'a> {
     waiting: &'a WaitingRuns,
     number: u64,
     /// Told when a run that fits waits, or did for a moment.
-    pub(crate) told: oneshot::Receiver<()>,
+    pub(crate) notified: oneshot::Receiver<()>,
 }
 
-impl Drop for Look<'_> {
+impl Drop for PeekTicket<'_> {
     fn drop(&mut self) {
-        self.waiting.0.lock().onlookers.remove(&self.number);
+        self.waiting.0.lock().peekers.remove(&self.number);
     }
 }
 
 impl State {
+    fn next_ticket(&mut self) -> u64 {
+        self.last_ticket += 1;
+        self.last_ticket
+    }
+
     /// The first run that fits.
     fn first(&self, filter: &ClaimFilter) -> Option<(Place, Arc<Kind>)> {
         let first = self.buckets.iter().filter(|(kind, _)| filter.fits(kind)).filter_map(|(kind, bucket)| {
@@ -193,30 +198,29 @@ impl WaitingRuns {
         if !state.queues.contains(&kind.queue) {
             state.queues.insert(kind.queue.clone());
         }
-        let told: Vec<_> = state.onlookers.extract_if(.., |_, onlooker| onlooker.filter.fits(&kind)).take(TOLD).collect();
+        let notified: Vec<_> = state.peekers.extract_if(.., |_, peeker| peeker.filter.fits(&kind)).take(NOTIFIED).collect();
         state.buckets.entry(kind).or_default().insert(place, Run { run_id, sender: found.offer });
         drop(state);
-        for (_, onlooker) in told {
+        for (_, peeker) in notified {
             // It may have gone away at the same moment.
-            let _ = onlooker.sender.send(());
+            let _ = peeker.sender.send(());
         }
         queued
     }
 
     /// The first run that fits, which stays where it is; else a place among those who hear of the next one.
-    pub(crate) fn look(&self, filter: &Arc<ClaimFilter>) -> Result<WaitingRun, Look<'_>> {
+    pub(crate) fn peek(&self, filter: &Arc<ClaimFilter>) -> Result<WaitingRun, PeekTicket<'_>> {
         let mut state = self.0.lock();
         if let Some(((Reverse(priority), run_no), kind)) = state.first(filter)
             && let Some(run) = state.buckets.get(&kind).and_then(|bucket| bucket.get(&(Reverse(priority), run_no)))
         {
             return Ok(WaitingRun { priority, run_id: run.run_id });
         }
-        let (sender, told) = oneshot::channel();
-        state.last_ticket += 1;
-        let number = state.last_ticket;
-        state.onlookers.insert(number, Onlooker { filter: Arc::clone(filter), sender });
+        let (sender, notified) = oneshot::channel();
+        let number = state.next_ticket();
+        state.peekers.insert(number, Peeker { filter: Arc::clone(filter), sender });
         drop(state);
-        Err(Look { waiting: self, number, told })
+        Err(PeekTicket { waiting: self, number, notified })
     }
 
     /// The first run that fits; else a place among those who wait for one.
@@ -232,8 +236,7 @@ impl WaitingRuns {
             return Ok(AssignedRun { run_id: run.run_id, offer: run.sender });
         }
         let (sender, found) = oneshot::channel();
-        state.last_ticket += 1;
-        let number = state.last_ticket;
+        let number = state.next_ticket();
         state.executors.insert(number, Executor { filter: Arc::clone(filter), sender });
         drop(state);
         Err(Ticket { waiting: self, number, found })
@@ -332,23 +335,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_onlooker_hears_of_a_run_and_takes_none() {
+    async fn a_peek_takes_no_run() {
         let waiting = WaitingRuns::default();
         let (any, other) = (filter(&[]), filter(&["b"]));
-        let (Err(mut look), Err(mut of_b)) = (waiting.look(&any), waiting.look(&other)) else { panic!("nothing waits") };
+        let (Err(mut peek), Err(mut of_b)) = (waiting.peek(&any), waiting.peek(&other)) else { panic!("nothing waits") };
         let (low, high) = (RunId::new(), RunId::new());
         let _low = waiting.enter(kind("a"), 0, 1, low);
-        (&mut look.told).await.unwrap();
+        (&mut peek.notified).await.unwrap();
         let _high = waiting.enter(kind("a"), 3, 2, high);
-        assert_eq!(waiting.look(&any).ok(), Some(WaitingRun { priority: 3, run_id: high }));
-        assert!(of_b.told.try_recv().is_err(), "no run of its queue came");
-        assert_eq!((claimed(&waiting, &any), claimed(&waiting, &any)), (Some(high), Some(low)), "a look takes nothing");
+        assert_eq!(waiting.peek(&any).ok(), Some(WaitingRun { priority: 3, run_id: high }));
+        assert!(of_b.notified.try_recv().is_err(), "no run of its queue came");
+        assert_eq!((claimed(&waiting, &any), claimed(&waiting, &any)), (Some(high), Some(low)), "a peek takes nothing");
         // A run that an executor waits for goes to it, and nobody else hears of it.
-        let (Err(mut claim), Err(mut look)) = (waiting.claim(&any), waiting.look(&any)) else { panic!("nothing waits") };
+        let (Err(mut claim), Err(mut peek)) = (waiting.claim(&any), waiting.peek(&any)) else { panic!("nothing waits") };
         let _place = waiting.enter(kind("a"), 0, 3, RunId::new());
-        assert!((&mut claim.found).await.is_ok() && look.told.try_recv().is_err());
-        drop((look, of_b, claim));
-        assert!(waiting.0.lock().onlookers.is_empty());
+        assert!((&mut claim.found).await.is_ok() && peek.notified.try_recv().is_err());
+        drop((peek, of_b, claim));
+        assert!(waiting.0.lock().peekers.is_empty());
     }
 
     #[test]

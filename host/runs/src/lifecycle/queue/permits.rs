@@ -1,4 +1,4 @@
-//! The clerk of a cell in a cluster with several partitions: it gets permits from the database for bindings whose limits hold over all of them.
+//! Permits of a cell in a cluster with several partitions: a task requests them from the database for the gates of [`Admissions`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,24 +8,21 @@ use tokio::time::Instant;
 use super::admission::{AGAIN, Admissions};
 use crate::lifecycle::Runs;
 
-/// The runs that were executed when the cell was opened are counted after so long. Before, they would be reported as ended.
-const COUNTED: Duration = Duration::from_secs(1);
-/// Permits of the owner before, for bindings without runs, go back after so long.
+/// Permits that the owner before had for bindings without runs are given back after so long: runs that were recovered have asked for theirs.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Pause after a request that the database did not answer.
 const RETRY: Duration = Duration::from_millis(500);
 
 impl Runs {
-    /// Gets permits as long as the cell lives.
+    /// Requests permits as long as the cell lives.
     pub(crate) fn keep_permits(&self) {
         let Some(permits) = self.ledger.permits() else { return };
         let (admissions, stopping) = (Arc::clone(&self.admissions), self.stopping.clone());
-        tokio::spawn(async move { stopping.run_until_cancelled(serve(&admissions, permits)).await });
+        tokio::spawn(async move { stopping.run_until_cancelled(request_all(&admissions, permits)).await });
     }
 }
 
-async fn serve(admissions: &Arc<Admissions>, permits: Permits) {
-    tokio::time::sleep(COUNTED).await;
+async fn request_all(admissions: &Arc<Admissions>, permits: Permits) {
     let mut settles_at = Some(Instant::now() + SETTLED);
     loop {
         let mut is_answered = true;
@@ -46,7 +43,7 @@ async fn serve(admissions: &Arc<Admissions>, permits: Permits) {
             match lend(&permits, binding.clone(), request).await {
                 Ok(answer) => admissions.lent(&binding, &request, answer),
                 Err(error) => {
-                    tracing::debug!(binding, %error, "no permits can be asked for: runs of the binding wait");
+                    tracing::debug!(binding, %error, "the database lends no permits: runs of the binding wait");
                     admissions.unanswered(&binding);
                     is_answered = false;
                 }
@@ -57,7 +54,7 @@ async fn serve(admissions: &Arc<Admissions>, permits: Permits) {
         } else if is_idle && settles_at.is_none() && admissions.bindings().is_empty() {
             admissions.changed.notified().await;
         } else {
-            // Others may give something back, and the rate allows the next start.
+            // Other partitions may give permits back, and the rate allows the next start.
             let _ = tokio::time::timeout(AGAIN, admissions.changed.notified()).await;
         }
     }
