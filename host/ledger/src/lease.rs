@@ -78,6 +78,8 @@ pub(crate) struct Lease {
     drained: AtomicBool,
     /// Another host is to have the partition.
     moving: AtomicBool,
+    /// The database knows less of the partition than this host.
+    doubted: AtomicBool,
     ended: Mutex<EndState>,
 }
 
@@ -110,6 +112,7 @@ impl Lease {
             epoch: AtomicU64::new(0),
             drained: AtomicBool::new(false),
             moving: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
             ended: Mutex::default(),
         }
     }
@@ -147,6 +150,16 @@ impl Lease {
     /// Another host is to have the partition.
     pub(crate) fn set_moving(&self) {
         self.moving.store(true, Ordering::Release);
+    }
+
+    /// The database knows an earlier epoch than that of this host: it may have lost batches. The next one shows that.
+    pub(crate) fn doubt(&self) {
+        self.doubted.store(true, Ordering::Release);
+    }
+
+    /// True once after [`Self::doubt`].
+    pub(crate) fn take_doubt(&self) -> bool {
+        self.doubted.swap(false, Ordering::AcqRel)
     }
 
     /// Time that is left.

@@ -15,10 +15,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::{
     cluster::{loss::mark, ownership::Ownership, session::Session},
     cluster_error::ClusterError,
-    error::{LedgerError, OpenError},
+    error::LedgerError,
     lease::{Lease, LeaseEnd},
     postgres::{Param, PostgresError, PostgresServer},
-    store::{AppendError, Log},
+    store::{AppendError, Epochs, Log},
 };
 
 /// Bytes of frames that are read at once, and one frame at least.
@@ -86,16 +86,26 @@ pub(crate) fn empty_frame(seed: u64, batch: u64) -> Vec<u8> {
 pub(crate) struct Position {
     /// Number of the last batch.
     pub(crate) last: u64,
-    /// Epoch of the last batch.
-    pub(crate) epoch: u64,
+    /// Epochs up to the last batch.
+    pub(crate) epochs: Epochs,
     /// Bytes of the batches since the last turn.
     pub(crate) part_bytes: u64,
 }
 
 impl Position {
+    /// The end of a copy.
+    pub(crate) fn of_copy((last, epochs): (u64, Epochs)) -> Self {
+        Self { last, epochs, part_bytes: 0 }
+    }
+
+    /// Epoch of the last batch.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epochs.newest()
+    }
+
     pub(crate) fn advance(&mut self, batch: u64, epoch: u64, bytes: usize) {
         self.last = batch;
-        self.epoch = epoch;
+        self.epochs.advance(batch, epoch);
         self.part_bytes = self.part_bytes.saturating_add(bytes as u64);
     }
 }
@@ -115,7 +125,7 @@ pub(crate) fn read_frames(session: &mut Session, place: &LogPlace, position: Pos
     let params = [Param::Int(*partition), Param::number(position.last), Param::Int(READ_BYTES)];
     let rows = session.query_again(READ, &params)?;
     let mut frames = Vec::with_capacity(rows.len());
-    let mut before = (position.last, position.epoch);
+    let mut before = (position.last, position.epoch());
     if let Some(row) = rows.first()
         && position.last < row.number(3)?
     {
@@ -145,7 +155,7 @@ pub(crate) fn read_frames(session: &mut Session, place: &LogPlace, position: Pos
 pub(crate) fn begin_epoch(session: &mut Session, place: &LogPlace, position: Position, epoch: u64) -> Result<bool, ClusterError> {
     let batch = position.last + 1;
     let frame = empty_frame(place.seed, batch);
-    Ok(insert(session, place.partition, batch, epoch, position.epoch, &frame)? == Inserted::Yes)
+    Ok(insert(session, place.partition, batch, epoch, position.epoch(), &frame)? == Inserted::Yes)
 }
 
 fn insert(
@@ -262,22 +272,6 @@ impl PostgresLog {
 }
 
 impl Log for PostgresLog {
-    fn recover(&mut self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError> {
-        let mut position = Position { last: applied, ..*self.position.lock() };
-        position.epoch = 0;
-        loop {
-            let frames = read_frames(&mut self.session, &self.place, position)?;
-            if frames.is_empty() {
-                *self.position.lock() = position;
-                return Ok(position.last);
-            }
-            for frame in frames {
-                each(frame.payload())?;
-                position.advance(frame.batch, frame.epoch, frame.payload().len());
-            }
-        }
-    }
-
     fn has_room(&self, bytes: usize) -> bool {
         let part_bytes = self.position.lock().part_bytes;
         part_bytes == 0 || part_bytes.saturating_add(bytes as u64) <= self.room
@@ -287,7 +281,7 @@ impl Log for PostgresLog {
         let position = *self.position.lock();
         let (batch, epoch) = (position.last + 1, self.lease.epoch());
         let frame = encode(self.place.seed, batch, payload);
-        self.commit(batch, epoch, position.epoch, &frame)?;
+        self.commit(batch, epoch, position.epoch(), &frame)?;
         self.position.lock().advance(batch, epoch, frame.len());
         Ok(frame.len() as u64)
     }
@@ -301,8 +295,8 @@ impl Log for PostgresLog {
         self.position.lock().last
     }
 
-    fn epoch(&self) -> Option<u64> {
-        Some(self.position.lock().epoch)
+    fn epochs(&self) -> Option<Epochs> {
+        Some(self.position.lock().epochs)
     }
 
     fn part_bytes(&self) -> u64 {

@@ -8,17 +8,20 @@ use crate::{
     cluster::{log::Position, session::Session},
     cluster_error::ClusterError,
     postgres::{Param, PostgresError, PostgresServer},
+    store::EpochEnd,
 };
 
-/// The end of the log, and the epoch of the batch that the copy ends with.
+/// The end of the log, and the epoch of the batch of the copy's last number.
 const END: &str = "select coalesce((select max(seq) from agent_host.log where p = $1::int8), 0), \
     (select epoch from agent_host.log where p = $1::int8 and seq = $2::int8)";
 
-/// The mark. It is left only where the log ends with a batch of the same epoch, and so goes on to the lost ones: a log that another
-/// owner has continued since then is not held up.
+/// The mark. It is left only where the log ends with a batch of an epoch that the copy remembers, `$3` with their last batches in `$5`, and
+/// so goes on to the lost ones: a log that another owner has continued since then is not held up.
 const MARK: &str = "update agent_host.partitions set lost_batch = $2::int8, lost_by = $4::text where p = $1::int8 \
-    and coalesce(lost_batch, 0) < $2::int8 and exists (select 1 from agent_host.log l where l.p = $1::int8 and l.epoch = $3::int8 \
-    and l.seq < $2::int8 and l.seq = (select max(seq) from agent_host.log where p = $1::int8))";
+    and coalesce(lost_batch, 0) < $2::int8 and exists (select 1 from (select 1) one left join \
+    (select seq, epoch from agent_host.log where p = $1::int8 order by seq desc limit 1) e on true where e.seq is null or e.seq < $2::int8 \
+    and exists (select 1 from unnest(string_to_array($3::text, ' ')::int8[], string_to_array($5::text, ' ')::int8[]) h(epoch, last) \
+    where h.epoch = e.epoch and e.seq <= h.last))";
 
 /// A batch that the log of a cluster lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +60,7 @@ impl CopyEnd {
         let rows = session.query_again(END, &[Param::Int(self.partition), Param::number(position.last)])?;
         let Some(row) = rows.first() else { return Ok(()) };
         let (end, epoch) = (row.number(0)?, row.int(1)?);
-        if epoch.is_some_and(|epoch| u64::try_from(epoch) == Ok(position.epoch)) {
+        if epoch.is_some_and(|epoch| u64::try_from(epoch) == Ok(position.epoch())) {
             return Ok(());
         }
         mark(session, self.partition, position, &self.advertise)?;
@@ -69,6 +72,12 @@ impl CopyEnd {
 
 /// Leaves the mark: the copy of the host at this address has the batches up to `position`.
 pub(crate) fn mark(session: &mut Session, partition: i64, position: Position, advertise: &str) -> Result<(), PostgresError> {
-    let params = [Param::Int(partition), Param::number(position.last), Param::number(position.epoch), Param::Text(advertise)];
+    let list = |number: fn(EpochEnd) -> u64| {
+        let numbers: Vec<_> = position.epochs.ends().map(|end| number(end).to_string()).collect();
+        numbers.join(" ")
+    };
+    let (epochs, ends) = (list(|end| end.epoch), list(|end| end.last));
+    let (partition, last) = (Param::Int(partition), Param::number(position.last));
+    let params = [partition, last, Param::Text(&epochs), Param::Text(advertise), Param::Text(&ends)];
     session.query_again(MARK, &params).map(drop)
 }

@@ -31,7 +31,7 @@ use crate::{
     files::{Disk, DiskNeed},
     lease::{Lease, LeaseEnd, LeaseTime, now_ms},
     options::Options,
-    postgres::{Param, PostgresError, PostgresServer},
+    postgres::{Param, PostgresError, PostgresServer, Row},
     store::io_error,
 };
 
@@ -184,6 +184,20 @@ impl MemberState {
     /// The leases, each with its epoch.
     fn held(&self) -> Vec<(i64, Arc<Lease>, u64)> {
         self.leases.lock().iter().map(|(partition, lease)| (*partition, Arc::clone(lease), lease.epoch())).collect()
+    }
+
+    /// True if an answer of the database has an earlier epoch of a partition than this host, whatever else it says: it has lost the takeover, as a
+    /// standby that was promoted without it. The lease is not renewed then, and the owner looks whether the log has lost batches.
+    fn doubts(held: &[(i64, Arc<Lease>, u64)], rows: &[Row]) -> Result<bool, PostgresError> {
+        let mut doubts = false;
+        for row in rows {
+            let (partition, epoch) = (row.int(1)?.unwrap_or_default(), row.number(2)?);
+            for (_, lease, _) in held.iter().filter(|(of, _, held)| *of == partition && *held > epoch) {
+                lease.doubt();
+                doubts = true;
+            }
+        }
+        Ok(doubts)
     }
 
     /// Notes what an answer of the database says of the host. An answer from before a takeover has the mark that ended with it.
@@ -399,6 +413,9 @@ impl Heart {
         let [follows, asks] = [follows, leaves].map(|is_so| Param::Int(i64::from(is_so)));
         let rows = self.session.query_again(BEAT, &[host, incarnation, Param::number(self.lease_ms), follows, asks])?;
         let Some(row) = rows.first() else { return Ok(()) };
+        if MemberState::doubts(&held, &rows)? {
+            return Ok(());
+        }
         if row.number(0)? == 0 {
             let reason = "another process of this host has joined the cluster, or its row was removed";
             held.iter().for_each(|(_, lease, _)| lease.end(LeaseEnd::Over(reason.to_owned())));

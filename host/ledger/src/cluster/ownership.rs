@@ -28,6 +28,9 @@ use crate::{
 const TERMINATION: Duration = Duration::from_secs(10);
 /// A host waits so long for the one that is to have a partition, before it takes it itself.
 const PRECEDENCE: Duration = Duration::from_secs(1);
+/// A host that has lost its connection takes nothing for so long after it has another one. The database may have lost batches, as a standby that
+/// was promoted, and even say that nobody holds the partition: hosts that have the batches say so meanwhile.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
 /// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
@@ -167,7 +170,7 @@ impl Ownership {
         let member = &self.member;
         let [host, incarnation, partition] =
             [Param::Text(&member.host_id), Param::number(member.incarnation), Param::Int(self.partition)];
-        let look = [host, incarnation, partition, Param::number(position.last), Param::number(position.epoch)];
+        let look = [host, incarnation, partition, Param::number(position.last), Param::number(position.epoch())];
         let rows = session.query_again(LOOK_AT_PARTITION, &look)?;
         let Some(row) = rows.first() else { return Ok(Look::Followed) };
         *self.owner.lock() = Owner { epoch: row.number(0)?, advertise: row.text(9)? };
@@ -182,7 +185,8 @@ impl Ownership {
         }
         let (is_free, is_over, gives_way) = (row.flag(3)?, row.flag(4)?, row.flag(8)?);
         let hosts = row.text(10)?.unwrap_or_default();
-        if !self.is_for_this_host(is_free || is_over, &hosts) || gives_way || self.lease.left() < self.lease.length() / 4 {
+        let waits = gives_way || self.lease.left() < self.lease.length() / 4 || session.has_reconnected_within(SETTLED);
+        if !self.is_for_this_host(is_free || is_over, &hosts) || waits {
             return Ok(Look::Followed);
         }
         check_clock(session, &member.server)?;
@@ -243,7 +247,7 @@ impl Ownership {
         let Member { host_id, incarnation, server, .. } = &*self.member;
         let me = [Param::Text(host_id), Param::number(*incarnation), Param::Int(self.partition), Param::number(epoch)];
         let [host, incarnation, partition, epoch] = me;
-        let owned = [host, incarnation, partition, epoch, Param::number(position.last), Param::number(position.epoch)];
+        let owned = [host, incarnation, partition, epoch, Param::number(position.last), Param::number(position.epoch())];
         if session.query_again(GIVE_BACK, &owned)?.is_empty()
             && let Some((copy, _)) = &self.copy
             && let Err(error) = copy.check(session, server, position)

@@ -4,8 +4,8 @@
 //! have no rows: one stands for the last of the copy, and has its epoch, so that other copies which end there go on; the other begins a
 //! new epoch. What the log had before is removed. Nothing counts before one last statement, and no host can take the ledger meanwhile.
 //!
-//! The copy must be the continuation of the log. It is where the log ends with a batch of the epoch that the last batch of the copy has:
-//! an epoch has one owner, which wrote both.
+//! The copy must be the continuation of the log. It is where the log ends with a batch of one of the epochs that the copy remembers
+//! ([`crate::store::Epochs`]): an epoch has one owner, which wrote both.
 
 use std::{
     fs::File,
@@ -32,7 +32,7 @@ use crate::{
     files::{blobs_path, path_of},
     postgres::{Param, Row},
     rows::Reader,
-    store::{database_path, open_copy, real_files},
+    store::{EpochEnd, database_path, open_copy, real_files},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -85,7 +85,7 @@ struct ClusterState {
     /// The batch that a copy must have for the log to go on from it.
     log_first: u64,
     lost: Option<LostBatch>,
-    log_end: Position,
+    log_end: EpochEnd,
 }
 
 /// Puts back what the log of a partition lost, from its copy in `dir`, which no host has open. `progress` is called with a fraction. Blocks
@@ -117,8 +117,7 @@ pub fn repair_cluster(
     check_source(dir, &mut progress)?;
     guard_open(dir, || {
         let store = open_copy(dir, CACHE_BYTES, seed, &real_files())?;
-        let (last, epoch) = store.copied().unwrap_or_default();
-        let position = Position { last, epoch, part_bytes: 0 };
+        let position = Position::of_copy(store.copied().unwrap_or_default());
         let repaired = {
             let reader = store.reader()?;
             let copy = CopyRepair { options, partition, dir, reader: &reader, seed, storage, position };
@@ -174,12 +173,12 @@ impl CopyRepair<'_> {
             let begun = session.query(GIVE_UP, &params).map_err(ClusterError::from)?;
             return if begun.is_empty() { Err(self.is_held("another host")) } else { Ok(repaired) };
         }
-        if state.log_end.epoch != self.position.epoch || state.log_end.last >= self.position.last {
+        if !self.position.epochs.go_on_from(state.log_end.last, state.log_end.epoch) {
             return Err(ClusterError::RepairForked {
                 server: server.to_string(),
                 dir: end.dir,
                 copy: self.position.last,
-                copy_epoch: self.position.epoch,
+                copy_epoch: self.position.epoch(),
                 log: state.log_end.last,
                 log_epoch: state.log_end.epoch,
             }
@@ -213,7 +212,7 @@ impl CopyRepair<'_> {
 
     fn state(row: &Row) -> Result<ClusterState, ClusterError> {
         let number = |column| row.int(column).map(|value| value.and_then(|value| u64::try_from(value).ok()).unwrap_or_default());
-        let log_end = Position { last: number(4)?, epoch: number(5)?, part_bytes: 0 };
+        let log_end = EpochEnd { last: number(4)?, epoch: number(5)? };
         Ok(ClusterState {
             epoch: row.number(0)?,
             log_first: row.number(7)?,
@@ -231,7 +230,7 @@ impl CopyRepair<'_> {
         let server = &self.options.server;
         let mut lock = snapshot_lock(server, self.partition, self.storage.clone(), NAME)?;
         self.blobs(repaired, progress)?;
-        let Position { last, epoch, .. } = self.position;
+        let (last, epoch) = (self.position.last, self.position.epoch());
         let made_by = format!("repair from the copy of {}", self.options.advertise);
         let counts = lock.write(self.reader, last, epoch, &made_by).map_err(|error| error.of_source(server))?;
         let frames = [empty_frame(self.seed, last), empty_frame(self.seed, last + 1)];

@@ -1,6 +1,6 @@
 //! A connection that is made again when it was lost.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::postgres::{Connection, Param, PostgresError, PostgresServer, Row};
 
@@ -9,16 +9,24 @@ pub(crate) struct Session {
     name: String,
     timeout: Duration,
     connection: Option<Connection>,
+    has_connected: bool,
+    /// The time of the last connection but the first.
+    reconnected: Option<Instant>,
 }
 
 impl Session {
     /// A session of this name, which connects when it is first used. Every wait for the server ends after `timeout`.
     pub(crate) fn new(server: &PostgresServer, name: &str, timeout: Duration) -> Self {
-        Self { server: server.clone(), name: name.to_owned(), timeout, connection: None }
+        Self { server: server.clone(), name: name.to_owned(), timeout, connection: None, has_connected: false, reconnected: None }
     }
 
     pub(crate) fn is_connected(&self) -> bool {
         self.connection.is_some()
+    }
+
+    /// True if a connection was lost, and another one made less than this time ago: the server may be another one than before.
+    pub(crate) fn has_reconnected_within(&self, time: Duration) -> bool {
+        self.reconnected.is_some_and(|at| at.elapsed() < time)
     }
 
     pub(crate) fn set_timeout(&mut self, timeout: Duration) -> Result<(), PostgresError> {
@@ -38,13 +46,21 @@ impl Session {
     pub(crate) fn query(&mut self, sql: &'static str, params: &[Param<'_>]) -> Result<Vec<Row>, PostgresError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.server, &self.name, self.timeout)?,
+            None => self.connect()?,
         };
         let result = connection.query(sql, params);
         if result.as_ref().err().is_none_or(PostgresError::is_refusal) {
             self.connection = Some(connection);
         }
         result
+    }
+
+    fn connect(&mut self) -> Result<Connection, PostgresError> {
+        let connection = Connection::open(&self.server, &self.name, self.timeout)?;
+        if std::mem::replace(&mut self.has_connected, true) {
+            self.reconnected = Some(Instant::now());
+        }
+        Ok(connection)
     }
 
     /// Executes a statement that may be executed twice: once more where the connection had been lost meanwhile.

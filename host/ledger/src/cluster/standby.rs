@@ -96,8 +96,8 @@ impl Standby {
         let files = real_files();
         let copy_place = CopyPlace { log: &place, storage: member.storage.as_deref(), options: &options, files: &files };
         let opened = copy_place.open(&mut session)?;
-        let (last, epoch) = opened.copied().unwrap_or_default();
-        let position = Position { last, epoch, part_bytes: 0 };
+        let position = Position::of_copy(opened.copied().unwrap_or_default());
+        let last = position.last;
         let copy = CopyEnd { dir: options.dir.display().to_string(), advertise: member.advertise.clone(), partition };
         copy.check(&mut session, &member.server, position)?;
         let ownership = Ownership::new(member, partition);
@@ -215,9 +215,9 @@ impl Standby {
         loop {
             self.catch_up()?;
             let position = *self.position.lock();
-            if position.epoch >= epoch {
+            if position.epoch() >= epoch {
                 // Its own where a connection was lost after the insert.
-                return Ok(position.epoch == epoch);
+                return Ok(position.epoch() == epoch);
             }
             if begin_epoch(&mut self.session, &self.place, position, epoch)? {
                 self.position.lock().advance(position.last + 1, epoch, 0);

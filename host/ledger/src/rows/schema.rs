@@ -146,6 +146,8 @@ pub(crate) mod meta {
     pub(crate) const HAS_LOG: &[u8] = b"has_log";
     /// Present if the ledger is a copy of a cluster's: the epoch of `APPLIED_BATCH`.
     pub(crate) const APPLIED_EPOCH: &[u8] = b"applied_epoch";
+    /// The epochs of a copy up to `APPLIED_BATCH`, the newest first: pairs of an epoch and its last batch.
+    pub(crate) const EPOCHS: &[u8] = b"epochs";
 }
 
 pub(crate) const fn number(n: u64) -> [u8; 8] {

@@ -13,7 +13,7 @@ use crate::{
     boundary::{guard_open, guarded},
     error::{LedgerError, OpenError},
     rows::{FORMAT, Table, meta, number, read_number},
-    store::{Files, real_files},
+    store::{Epochs, Files, real_files},
 };
 
 pub(crate) fn database_path(dir: &Path) -> PathBuf {
@@ -28,8 +28,8 @@ pub(crate) struct Meta {
     pub(super) applied: u64,
     /// True if the ledger has files of the log, which must then exist.
     pub(super) has_log: bool,
-    /// Epoch of the last batch, if the ledger is a copy of a cluster's.
-    pub(super) epoch: Option<u64>,
+    /// Epochs up to the last batch, if the ledger is a copy of a cluster's.
+    pub(super) epochs: Option<Epochs>,
 }
 
 pub(crate) fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> OpenError + 'a {
@@ -97,9 +97,15 @@ pub(super) fn read_meta(dir: &Path, path: &Path, database: &Database) -> Result<
         return Err(OpenError::NewerFormat { dir: dir.to_owned(), found, supported: FORMAT });
     }
     let has_log = table.get(meta::HAS_LOG).map_err(|e| damaged(&e))?.is_some();
+    let applied = read(meta::APPLIED_BATCH)?;
     let is_copy = table.get(meta::APPLIED_EPOCH).map_err(|e| damaged(&e))?.is_some();
-    let epoch = if is_copy { Some(read(meta::APPLIED_EPOCH)?) } else { None };
-    Ok(Some(Meta { format: found, seed: read(meta::LOG_SEED)?, applied: read(meta::APPLIED_BATCH)?, has_log, epoch }))
+    let epochs = if is_copy {
+        let row = table.get(meta::EPOCHS).map_err(|e| damaged(&e))?;
+        Some(Epochs::of_row(row.as_ref().map_or(b"", |row| row.value()), applied, read(meta::APPLIED_EPOCH)?))
+    } else {
+        None
+    };
+    Ok(Some(Meta { format: found, seed: read(meta::LOG_SEED)?, applied, has_log, epochs }))
 }
 
 /// The format of the ledger in a directory, which is left as it is.
@@ -138,26 +144,38 @@ pub(super) fn create_as(dir: &Path, database: &Database, kind: Kind) -> Result<M
         let mut transaction = database.begin_write()?;
         transaction.set_quick_repair(true);
         // The standard library seeds its hashers from the system's randomness.
-        let (seed, epoch) = match kind {
+        let (seed, epochs) = match kind {
             Kind::Embedded => (RandomState::new().hash_one(dir), None),
-            Kind::Copy(seed) => (seed, Some(0)),
+            Kind::Copy(seed) => (seed, Some(Epochs::default())),
         };
         for table in Table::ALL {
             transaction.open_table(table.definition())?;
         }
         {
             let mut table = transaction.open_table(Table::Meta.definition())?;
-            for (key, value) in [(meta::FORMAT, u64::from(FORMAT)), (meta::LOG_SEED, seed), (meta::APPLIED_BATCH, 0)] {
+            for (key, value) in [(meta::FORMAT, u64::from(FORMAT)), (meta::LOG_SEED, seed)] {
                 table.insert(key, number(value).as_slice())?;
             }
-            if let Some(epoch) = epoch {
-                table.insert(meta::APPLIED_EPOCH, number(epoch).as_slice())?;
-            }
+            put_applied(&mut table, 0, epochs)?;
         }
         transaction.commit()?;
-        Ok(Meta { format: FORMAT, seed, applied: 0, has_log: false, epoch })
+        Ok(Meta { format: FORMAT, seed, applied: 0, has_log: false, epochs })
     };
     create().map_err(|error| OpenError::damaged(dir, &error))
+}
+
+/// Says which batch is the last one, and of a copy its epochs.
+pub(super) fn put_applied(
+    meta: &mut redb::Table<'_, &[u8], &[u8]>,
+    last: u64,
+    epochs: Option<Epochs>,
+) -> Result<(), LedgerError> {
+    meta.insert(meta::APPLIED_BATCH, number(last).as_slice())?;
+    if let Some(epochs) = epochs {
+        meta.insert(meta::APPLIED_EPOCH, number(epochs.newest()).as_slice())?;
+        meta.insert(meta::EPOCHS, epochs.row().as_slice())?;
+    }
+    Ok(())
 }
 
 /// Says durably whether the ledger has files of the log.

@@ -195,12 +195,12 @@ impl Store {
         if self.fresh.is_empty() {
             return Ok(());
         }
-        let (last, epoch, log_bytes) = (self.log.last(), self.log.epoch(), self.log.part_bytes());
+        let (last, epochs, log_bytes) = (self.log.last(), self.log.epochs(), self.log.part_bytes());
         self.log.turn()?;
         let layer = Arc::new(std::mem::take(&mut self.fresh));
         self.behind_since = None;
         self.views.freeze(&layer);
-        self.merger.begin(Job { layer, last, epoch, log_bytes });
+        self.merger.begin(Job { layer, last, epochs, log_bytes });
         Ok(())
     }
 

@@ -26,9 +26,12 @@ use crate::{
     files::free_in,
     rows::{
         Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, PackedItems, Row, RowSet, Table, UsageChanges, Views,
-        changed, derive, json, malformed, meta, number, pair, read_number, read_pair, table_source, workspace_of_run,
+        changed, derive, json, malformed, number, pair, read_number, read_pair, table_source, workspace_of_run,
     },
-    store::{Files, database_path},
+    store::{
+        Epochs, Files,
+        database::{database_path, put_applied},
+    },
 };
 
 /// Idempotency keys that one merge forgets at most: more than are made between two merges, so that they do not pile up,
@@ -62,8 +65,8 @@ pub(super) struct Job {
     pub(super) layer: Arc<Layer>,
     /// The last batch in it.
     pub(super) last: u64,
-    /// Epoch of that batch, if redb is a copy of a cluster's ledger.
-    pub(super) epoch: Option<u64>,
+    /// Epochs up to that batch, if redb is a copy of a cluster's ledger.
+    pub(super) epochs: Option<Epochs>,
     /// Bytes of its batches in the log.
     pub(super) log_bytes: u64,
 }
@@ -213,7 +216,7 @@ impl Work {
         loop {
             let began = Instant::now();
             let merged = self.has_space(&job.layer).and_then(|()| {
-                merge_to(&database, &job.layer, job.last, job.epoch)?;
+                merge_to(&database, &job.layer, job.last, job.epochs)?;
                 Base::new(&database)
             });
             let error = match merged {
@@ -319,12 +322,12 @@ pub(crate) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(),
     merge_to(database, layer, last, None)
 }
 
-/// As [`merge`]. `epoch` is that of the last batch, if redb is a copy of a cluster's ledger.
-fn merge_to(database: &Database, layer: &Layer, last: u64, epoch: Option<u64>) -> Result<(), LedgerError> {
-    guarded(|| merge_rows(database, layer, last, epoch)).unwrap_or_else(|reason| Err(LedgerError::damaged(reason)))
+/// As [`merge`]. `epochs` are those up to the last batch, if redb is a copy of a cluster's ledger.
+fn merge_to(database: &Database, layer: &Layer, last: u64, epochs: Option<Epochs>) -> Result<(), LedgerError> {
+    guarded(|| merge_rows(database, layer, last, epochs)).unwrap_or_else(|reason| Err(LedgerError::damaged(reason)))
 }
 
-fn merge_rows(database: &Database, layer: &Layer, last: u64, epoch: Option<u64>) -> Result<(), LedgerError> {
+fn merge_rows(database: &Database, layer: &Layer, last: u64, epochs: Option<Epochs>) -> Result<(), LedgerError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
     let mut usage = UsageChanges::new(|run_no| workspace_of(layer, &transaction, run_no));
@@ -349,15 +352,12 @@ fn merge_rows(database: &Database, layer: &Layer, last: u64, epoch: Option<u64>)
     let usage: Vec<_> = usage.changes().collect();
     change_usage(&transaction, usage)?;
     // A copy changes by the log alone; there the owner writes what it forgets.
-    if epoch.is_none() {
+    if epochs.is_none() {
         purge_idempotency(&transaction, agent_host_protocol::time::now())?;
     }
     {
         let mut to = transaction.open_table(Table::Meta.definition())?;
-        to.insert(meta::APPLIED_BATCH, number(last).as_slice())?;
-        if let Some(epoch) = epoch {
-            to.insert(meta::APPLIED_EPOCH, number(epoch).as_slice())?;
-        }
+        put_applied(&mut to, last, epochs)?;
     }
     transaction.commit()?;
     Ok(())

@@ -1,6 +1,7 @@
 //! The store: redb, the write-ahead log, and how the one catches up with the other.
 
 mod database;
+mod epochs;
 mod filesystem;
 mod identity;
 mod legacy;
@@ -12,6 +13,7 @@ mod open;
 mod upgrade;
 
 pub(crate) use database::{create, database_path, io_error, open_database, read_format};
+pub(crate) use epochs::{EpochEnd, Epochs};
 pub(crate) use filesystem::{FileSystem, Files, OpenFile, real_files};
 pub(crate) use identity::{Identity, identity_path};
 pub(crate) use legacy::{legacy_path, readable_batches as legacy_batches};

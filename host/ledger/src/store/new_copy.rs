@@ -10,10 +10,10 @@ use redb::{Database, Durability};
 use crate::{
     boundary::guarded,
     error::{LedgerError, OpenError},
-    rows::{Table, meta, number},
+    rows::Table,
     store::{
-        Files,
-        database::{Kind, create_as, database_path, io_error, open_database},
+        Epochs, Files,
+        database::{Kind, create_as, database_path, io_error, open_database, put_applied},
     },
 };
 
@@ -91,8 +91,7 @@ impl NewCopy {
             transaction.set_quick_repair(true);
             {
                 let mut table = transaction.open_table(Table::Meta.definition())?;
-                table.insert(meta::APPLIED_BATCH, number(last).as_slice())?;
-                table.insert(meta::APPLIED_EPOCH, number(epoch).as_slice())?;
+                put_applied(&mut table, last, Some(Epochs::of(last, epoch)))?;
             }
             transaction.commit()?;
             Ok(())

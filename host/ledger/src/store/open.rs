@@ -27,11 +27,11 @@ use crate::{
     error::{LedgerError, OpenError},
     rows::{FORMAT, Layer, Reader, View},
     store::{
-        Files, Identity, PARTS,
+        Epochs, Files, Identity, PARTS,
         database::{Kind, Meta, create_as, create_file, database_path, io_error, open_database, read_meta, set_has_log},
         identity_path,
         legacy::{LegacyLog, legacy_path},
-        log::{FileLog, Log},
+        log::FileLog,
         merge::merge,
         part_path,
         upgrade::upgrade,
@@ -54,15 +54,15 @@ pub(crate) struct OpenedStore {
     pub(super) seed: u64,
     /// The last batch.
     pub(super) last: u64,
-    /// Epoch of the last batch, if the ledger is a copy of a cluster's.
-    pub(super) epoch: Option<u64>,
+    /// Epochs up to the last batch, if the ledger is a copy of a cluster's.
+    pub(super) epochs: Option<Epochs>,
     pub(super) log: Option<FileLog>,
 }
 
 impl OpenedStore {
-    /// Number and epoch of the last batch of a copy. `None` for a ledger of its own.
-    pub(crate) fn copied(&self) -> Option<(u64, u64)> {
-        self.epoch.map(|epoch| (self.last, epoch))
+    /// Number of the last batch of a copy, and the epochs up to it. `None` for a ledger of its own.
+    pub(crate) fn copied(&self) -> Option<(u64, Epochs)> {
+        self.epochs.map(|epochs| (self.last, epochs))
     }
 
     /// Number of the last batch.
@@ -109,7 +109,7 @@ pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, files
 /// [`ClusterError::NotACopy`] where the directory holds another ledger.
 pub(crate) fn open_copy(dir: &Path, cache_bytes: usize, seed: u64, files: &Files) -> Result<OpenedStore, OpenError> {
     let opened = open_as(dir, cache_bytes, MissingLedger::Create, Kind::Copy(seed), files)?;
-    if opened.epoch.is_none() || opened.seed != seed {
+    if opened.epochs.is_none() || opened.seed != seed {
         return Err(ClusterError::NotACopy { dir: dir.display().to_string() }.into());
     }
     Ok(opened)
@@ -159,7 +159,7 @@ fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, kind: Kind, files:
         }
         meta.has_log = false;
     }
-    let mut opened = OpenedStore { database, seed: meta.seed, last: meta.applied, epoch: meta.epoch, log: None };
+    let mut opened = OpenedStore { database, seed: meta.seed, last: meta.applied, epochs: meta.epochs, log: None };
     if meta.has_log {
         give_up(dir, &meta, files)?;
         let mut log = FileLog::open(dir, meta.seed, files)?;
@@ -170,7 +170,7 @@ fn open_existing(dir: &Path, path: &Path, cache_bytes: usize, kind: Kind, files:
     }
     not_older(dir, opened.last, at_least)?;
     if meta.format < FORMAT {
-        if meta.epoch.is_some() {
+        if meta.epochs.is_some() {
             // Copies change by the log alone. The log has all that this one holds.
             return Err(ClusterError::OldCopy { dir: dir.display().to_string() }.into());
         }

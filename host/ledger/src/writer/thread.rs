@@ -22,6 +22,8 @@ use crate::{
 const REOPENING: Duration = Duration::from_millis(2);
 /// Between two looks for idempotency keys whose time is over, in the ledger of a cluster.
 const FORGETTING: Duration = Duration::from_secs(60);
+/// Between two looks whether the database of a cluster knows less than this host.
+const DOUBT: Duration = Duration::from_millis(500);
 /// Between two looks at a disk that has refused a write.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -182,16 +184,18 @@ impl Writer {
         Ok(())
     }
 
-    /// The time of the next work that nobody asks for: a merge, or a look at a disk that has failed.
+    /// The time of the next work that nobody asks for: a merge, or a look at a disk that has failed or at the lease.
     fn wakes_at(&self) -> Option<Instant> {
         let probe = self.shared.commits.have_failed().then(|| Instant::now() + PROBE);
+        let probe = probe.or_else(|| self.shared.lease.as_ref().map(|_| Instant::now() + DOUBT));
         self.store.next_merge().into_iter().chain(probe).chain(self.forgets_at).min()
     }
 
-    /// Writes a batch without rows to a disk that has refused the last one, so that a host which gets no events meanwhile becomes
-    /// ready again.
+    /// Writes a batch without rows where the last one was refused, so that a host which gets no events meanwhile becomes ready again, and where
+    /// the database may have lost batches.
     fn probe(&mut self) -> Result<(), WriterFailed> {
-        if !self.shared.commits.have_failed() {
+        let is_doubted = self.shared.lease.as_ref().is_some_and(|lease| lease.take_doubt());
+        if !is_doubted && !self.shared.commits.have_failed() {
             return Ok(());
         }
         match self.commit() {

@@ -7,7 +7,7 @@ use agent_host_ledger::{ClusterError, LeaseEnd, Ledger, LostBatch, OpenError, Re
 use crate::{
     common::{
         postgres::{Postgres, shared},
-        proxy::Proxy,
+        proxy::{Network, Proxy},
         *,
     },
     hosts::*,
@@ -283,4 +283,78 @@ async fn a_copy_that_the_log_has_left_behind_is_not_put_back() {
     let error = repair(&url, b.path(), Repair::Whole).unwrap_err();
     assert!(matches!(error, OpenError::AlreadyOpen { .. }), "{error}");
     drop(other);
+}
+
+/// The standby knows of no takeover since: it says that an owner which is gone holds the ledger, and that its time is over. So any host could take
+/// it that has come as far as the standby, which here is there already. The owner, which gets no event, looks and finds that batches are lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_promoted_standby_lacks_is_put_back_with_the_takeover_before_it() {
+    let (a, b, c) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let primary = Postgres::start();
+    let database = cluster(&primary);
+    let standby = primary.standby();
+    let (of_a, of_b) = (Proxy::start(primary.port), Proxy::start(primary.port));
+    let [url_a, url_b] = [&of_a, &of_b].map(|proxy| proxy.url(&primary.url(&database)));
+    let ledger = active(b.path(), &url_b, "b:1");
+    let mut runs = vec![new_run(&ledger).await.run.run_id];
+    let follower = Warm::start(a.path(), &url_a, "a:1");
+    let end = last_batch(&primary, &database);
+    follower.has(end);
+    of_a.is(Network::Cut);
+    primary.cut_off(&standby);
+    // Two takeovers.
+    ledger.close().await.unwrap();
+    let ledger = active(b.path(), &url_b, "b:1");
+    runs.push(new_run(&ledger).await.run.run_id);
+    ledger.close().await.unwrap();
+    let ledger = active(b.path(), &url_b, "b:1");
+    for _ in 0..20 {
+        runs.push(new_run(&ledger).await.run.run_id);
+    }
+    let last = last_batch(&primary, &database);
+    std::thread::sleep(LEASE);
+    primary.kill();
+    assert_eq!(standby.sql("postgres", "select pg_promote()"), "t");
+    assert_eq!(last_batch(&standby, &database), end);
+    of_a.switch(standby.port);
+    of_a.is(Network::Whole);
+    of_b.switch(standby.port);
+    until("the host waits for the repair", || {
+        follower.watch.status().problem.is_some_and(|problem| problem.contains("engine_lost_commits") && problem.contains("b:1"))
+    });
+    follower.stop();
+    assert_eq!(lost(&url_b), Some(LostBatch { batch: last, host: "b:1".to_owned() }));
+    let error = ledger.close().await.unwrap_err();
+    assert!(error.to_string().contains("engine_lost_commits"), "{error}");
+    let repaired = repair(&url_b, b.path(), Repair::Whole).unwrap();
+    assert_eq!((repaired.log_ended, repaired.last_batch), (end, last));
+    for (dir, advertise) in [(&b, "b:1"), (&a, "a:1"), (&c, "c:1")] {
+        let ledger = active(dir.path(), &url_b, advertise);
+        for run in &runs {
+            assert!(ledger.run(*run).unwrap().is_some(), "{advertise} lacks {run}");
+        }
+        runs.push(new_run(&ledger).await.run.run_id);
+        ledger.close().await.unwrap();
+        is_whole(dir.path());
+    }
+}
+
+/// A standby that was away since the cluster began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_log_gets_back_what_it_lost() {
+    let a = tempfile::tempdir().unwrap();
+    let database = cluster(shared());
+    let url = shared().url(&database);
+    let ledger = active(a.path(), &url, "a:1");
+    let run = new_run(&ledger).await.run.run_id;
+    let last = last_batch(shared(), &database);
+    shared().sql(
+        &database,
+        "delete from agent_host.log; update agent_host.partitions set epoch = 0, owner = null, incarnation = null",
+    );
+    until("the loss is noted", || lost(&url).is_some_and(|lost| lost.batch == last));
+    assert!(ledger.close().await.is_err());
+    let repaired = repair(&url, a.path(), Repair::Whole).unwrap();
+    assert_eq!((repaired.log_ended, repaired.last_batch), (0, last));
+    assert!(active(a.path(), &url, "a:1").run(run).unwrap().is_some());
 }

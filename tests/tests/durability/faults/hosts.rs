@@ -29,8 +29,6 @@ const CLOCK: &str = "clock";
 const LINES: usize = 60;
 /// Commits of so long are lost with a database.
 const LOST: Duration = Duration::from_millis(300);
-/// No partition moves any more after so long without a move: five heartbeats, of five in a lease, and the move itself.
-const SETTLED: Duration = Duration::from_millis(LEASE_MS + 1_000);
 /// A host that nobody holds down is started again after so long at most.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -190,30 +188,17 @@ impl Hosts {
         }
     }
 
-    /// Waits until all hosts follow and no partition has moved for longer than a host waits before it gives one to another.
-    async fn settle(&mut self) {
-        let owners = "select string_agg(p || ' ' || owner || ' ' || epoch, ', ' order by p) from agent_host.partitions where \
-                      (select count(*) from agent_host.hosts where follows and not drained and lease_until > clock_timestamp()) = 3";
-        let (began, mut before, mut since) = (Instant::now(), String::new(), Instant::now());
-        while before.is_empty() || since.elapsed() < SETTLED {
-            let now = tokio::task::block_in_place(|| self.world.postgres.sql("agents", owners));
-            if now != before {
-                (before, since) = (now, Instant::now());
-            }
-            assert!(began.elapsed() < PATIENCE, "partitions move all the time: {}", self.logs());
-            self.wait(LOOK).await;
-        }
-    }
-
-    /// The database is killed, and a standby is promoted. One that is not synchronous lacks the commits of the last moments.
+    /// The database is killed, and a standby is promoted. One that is not synchronous lacks the commits of the last moments, and who owns the
+    /// partitions since.
     pub async fn promote_standby(&mut self, is_synchronous: bool) {
         let standby = tokio::task::block_in_place(|| self.world.postgres.standby());
         if is_synchronous {
             tokio::task::block_in_place(|| self.world.postgres.wait_for(&standby));
         } else {
-            // Commits that are lost together with the takeover before them are not put back (docs/CLUSTER.md).
-            self.settle().await;
+            let owner = self.active(0).await;
             tokio::task::block_in_place(|| self.world.postgres.cut_off(&standby));
+            // Takeovers are lost, too.
+            self.give_away(owner).await;
             self.wait(LOST).await;
         }
         tokio::task::block_in_place(|| {

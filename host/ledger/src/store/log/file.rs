@@ -164,10 +164,6 @@ fn make_part(path: &Path, seed: u64, size: u64, files: &Files) -> io::Result<Par
 }
 
 impl Log for FileLog {
-    fn recover(&mut self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError> {
-        self.recover_frames(applied, each)
-    }
-
     fn has_room(&self, bytes: usize) -> bool {
         self.active.end == FRAMES || self.active.fits((HEADER + bytes) as u64)
     }

@@ -16,7 +16,7 @@ pub(crate) use file::{FileLog, PARTS, part_path};
 pub(crate) use frame::FRAMES;
 pub(crate) use salvage::readable_batches;
 
-use crate::error::{LedgerError, OpenError};
+use crate::{error::LedgerError, store::epochs::Epochs};
 
 /// The reason why a batch did not become part of the log.
 #[derive(Debug, thiserror::Error)]
@@ -31,13 +31,6 @@ pub(crate) enum AppendError {
 
 /// The storage that makes batches durable before redb has them.
 pub(crate) trait Log: Send {
-    /// Hands every batch after `applied` to `each`, oldest first; gives the number of the last batch. The caller makes
-    /// redb durable up to that batch before it appends one.
-    ///
-    /// A batch that was being written when the host died, and was never acknowledged, is cut off. Damage to one that
-    /// was acknowledged is an error.
-    fn recover(&mut self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError>;
-
     /// True if a batch of this size can be appended without a turn.
     fn has_room(&self, bytes: usize) -> bool;
 
@@ -56,8 +49,8 @@ pub(crate) trait Log: Send {
     /// Number of the last batch.
     fn last(&self) -> u64;
 
-    /// Epoch of the owner that wrote the last batch. `None` where the log has one owner for ever.
-    fn epoch(&self) -> Option<u64> {
+    /// Epochs of the owners that wrote the last batches. `None` where the log has one owner for ever.
+    fn epochs(&self) -> Option<Epochs> {
         None
     }
 

@@ -61,7 +61,12 @@ struct Later {
 }
 
 impl FileLog {
-    pub(super) fn recover_frames(
+    /// Hands every batch after `applied` to `each`, oldest first; gives the number of the last batch. The caller makes
+    /// redb durable up to that batch before it appends one.
+    ///
+    /// A batch that was being written when the host died, and was never acknowledged, is cut off. Damage to one that
+    /// was acknowledged is an error.
+    pub(crate) fn recover(
         &mut self,
         applied: u64,
         each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>,
