@@ -101,7 +101,7 @@ pub use postgres::{PostgresError, PostgresServer};
 pub use quotas::WorkspaceQuotas;
 pub use read::{
     Feed, FeedBounds, FeedStep,
-    statistics::{Group, GroupBy, Percentiles, Statistics, StatisticsQuery, Tokens},
+    statistics::{Group, GroupBy, Percentiles, RunCounts, SCAN_RUNS, Statistics, StatisticsQuery, Tokens},
     stats::{Activity, JournalStats, Stats, TableStats},
     workspaces::WorkspaceUsage,
 };

@@ -58,7 +58,8 @@ pub use crate::{
         recording_text::{RecordedBlob, RecordedSegment, RecordingText},
         records::{
             ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, Percentiles,
-            RecordWriter, Records, RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
+            RecordWriter, Records, RunCounts, RunFilter, RunRecord, SCAN_RUNS, Statistics, StatisticsQuery, UPLOAD,
+            new_artifact_id,
         },
         reload::{ReloadError, ReloadReport, SectionChange},
         replay::{Replay, ReplayEnd, ReplayError, ReplayReport, replay},

@@ -235,10 +235,11 @@ async fn lists_of_senders_without_a_workspace_are_those_of_all(hosts: &[Forwardi
             assert!(status == StatusCode::OK && page["items"].is_array(), "{list}: {status}: {page}");
         }
         let stream = operator(Method::GET, host, "/api/v1/events").header("accept", "text/event-stream");
-        for request in [stream, operator(Method::GET, host, "/api/v1/statistics")] {
+        for request in [stream, operator(Method::GET, host, "/api/v1/backup")] {
             let (status, problem) = answer(request).await;
             assert_eq!((status, problem["field"].as_str()), (StatusCode::BAD_REQUEST, Some("X-Workspace")), "{problem}");
         }
+        are_counted(host, &all).await;
         // A body that nobody reads stays what it is.
         for _ in 0..3 {
             let (status, page) =
@@ -247,6 +248,27 @@ async fn lists_of_senders_without_a_workspace_are_those_of_all(hosts: &[Forwardi
         }
         let (status, problem) = answer(operator(Method::GET, host, "/api/v1/runs?cursor=x")).await;
         assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_cursor")), "{problem}");
+    }
+}
+
+/// The statistics of all partitions count every run once.
+async fn are_counted(host: &ForwardingHost, runs: &BTreeSet<String>) {
+    let statistics = |rest: &str| answer(operator(Method::GET, host, &format!("/api/v1/statistics{rest}")));
+    let (status, counted) = statistics("?group_by=binding").await;
+    assert_eq!((status, counted["total"]["runs"].as_u64()), (StatusCode::OK, Some(runs.len() as u64)), "{counted}");
+    assert_eq!(counted["total"]["duration_ms"]["count"], counted["total"]["ended"], "{counted}");
+    let of_groups = counted["groups"].as_array().unwrap().iter().map(|group| group["runs"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((of_groups, counted["truncated"].as_bool()), (runs.len() as u64, Some(false)), "{counted}");
+    let covered = counted["covered_since"].as_u64().unwrap();
+    let (_, later) = statistics(&format!("?since={}", covered + 1)).await;
+    assert_eq!(later["since"].as_u64(), Some(covered + 1));
+    assert!((1..runs.len() as u64).contains(&later["total"]["runs"].as_u64().unwrap()), "{later}");
+    // Without the header it is the same question.
+    let (_, of_none) = statistics("?workspace_id=nobody").await;
+    assert_eq!(of_none["total"]["runs"], 0);
+    for (bad, field) in [("?since=x", "since"), ("?sience=1", "sience"), ("?group_by=day", "group_by")] {
+        let (status, problem) = statistics(bad).await;
+        assert_eq!((status, problem["field"].as_str()), (StatusCode::BAD_REQUEST, Some(field)), "{bad}: {problem}");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
 
 /// Runs that are looked at for one answer, newest first: about a second of reading, and a few megabytes. An answer that
 /// this cuts off says so ([`Statistics::truncated`]), and from when on it counts.
-pub(crate) const SCAN_RUNS: u64 = 250_000;
+pub const SCAN_RUNS: u64 = 250_000;
 
 /// Runs are read in the order in which they were committed, which is nearly that of their times. The reading stops this
 /// long before `since`: a clock that was set back by more hides runs.
@@ -118,6 +118,17 @@ pub struct Tokens {
     pub reasoning: u64,
 }
 
+impl Tokens {
+    fn add(&mut self, other: &Self) {
+        let Self { input, output, cached_input, reasoning } = self;
+        for (sum, more) in
+            [(input, other.input), (output, other.output), (cached_input, other.cached_input), (reasoning, other.reasoning)]
+        {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
 /// Percentiles of times in milliseconds, exact: the smallest of them that so many percent do not exceed (nearest rank).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Percentiles {
@@ -138,11 +149,37 @@ pub struct Percentiles {
 impl Percentiles {
     /// Of these times; nothing where there are none.
     #[must_use]
-    pub fn of(mut times: Vec<u64>) -> Option<Self> {
+    pub fn of(times: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let mut counted = Times::default();
+        times.into_iter().for_each(|time| counted.add(time, 1));
+        counted.percentiles()
+    }
+}
+
+/// Times in milliseconds, each with the number of its occurrences.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Times(HashMap<u64, u64>);
+
+impl Times {
+    fn add(&mut self, time: u64, occurrences: u64) {
+        *self.0.entry(time).or_default() += occurrences;
+    }
+
+    fn percentiles(self) -> Option<Percentiles> {
+        let mut times: Vec<_> = self.0.into_iter().collect();
         times.sort_unstable();
-        let max = *times.last()?;
-        let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(max);
-        Some(Self { count: times.len() as u64, p50: rank(50), p90: rank(90), p95: rank(95), p99: rank(99), max })
+        let max = times.last()?.0;
+        let count: u64 = times.iter().map(|(_, occurrences)| occurrences).sum();
+        let rank = |percent: u64| {
+            let wanted = (count * percent).div_ceil(100).max(1);
+            let mut passed = 0;
+            let reaches = |(_, occurrences): &&(u64, u64)| {
+                passed += occurrences;
+                passed >= wanted
+            };
+            times.iter().find(reaches).map_or(max, |(time, _)| *time)
+        };
+        Some(Percentiles { count, p50: rank(50), p90: rank(90), p95: rank(95), p99: rank(99), max })
     }
 }
 
@@ -186,11 +223,11 @@ impl StatisticsQuery {
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 struct Tally {
     by_status: HashMap<RunStatus, u64>,
-    durations: Vec<u64>,
-    waits: Vec<u64>,
+    durations: Times,
+    waits: Times,
     used: ModelUsage,
     claimed: Tokens,
 }
@@ -201,19 +238,31 @@ impl Tally {
         if let Some(started) = run.started_at {
             // A run that came back into its queue was put there after its first start.
             let queued = run.queue.as_ref().and_then(|queue| queue.queued_at).filter(|queued| *queued <= started);
-            self.waits.push(started.saturating_sub(queued.unwrap_or(run.created_at)));
-            self.durations.extend(run.finished_at.map(|finished| finished.saturating_sub(started)));
+            self.waits.add(started.saturating_sub(queued.unwrap_or(run.created_at)), 1);
+            if let Some(finished) = run.finished_at {
+                self.durations.add(finished.saturating_sub(started), 1);
+            }
         }
         if let Some(usage) = &run.usage {
             self.used.add(usage);
         }
         if let Some(usage) = &run.claimed_usage {
-            let Tokens { input, output, cached_input, reasoning } = &mut self.claimed;
-            *input = input.saturating_add(usage.input);
-            *output = output.saturating_add(usage.output);
-            *cached_input = cached_input.saturating_add(usage.cached_input.unwrap_or(0));
-            *reasoning = reasoning.saturating_add(usage.reasoning.unwrap_or(0));
+            self.claimed.add(&Tokens {
+                input: usage.input,
+                output: usage.output,
+                cached_input: usage.cached_input.unwrap_or(0),
+                reasoning: usage.reasoning.unwrap_or(0),
+            });
         }
+    }
+
+    fn merge(&mut self, other: Self) {
+        let Self { by_status, durations, waits, used, claimed } = other;
+        by_status.into_iter().for_each(|(status, count)| *self.by_status.entry(status).or_default() += count);
+        durations.0.into_iter().for_each(|(time, occurrences)| self.durations.add(time, occurrences));
+        waits.0.into_iter().for_each(|(time, occurrences)| self.waits.add(time, occurrences));
+        self.used.add(&used);
+        self.claimed.add(&claimed);
     }
 
     fn group(self, key: Option<String>) -> Group {
@@ -225,8 +274,8 @@ impl Tally {
             by_status: self.by_status.into_iter().map(|(status, count)| (status.as_str().to_owned(), count)).collect(),
             ended,
             success_rate: (ended > 0).then(|| completed as f64 / ended as f64),
-            duration_ms: Percentiles::of(self.durations),
-            queue_wait_ms: Percentiles::of(self.waits),
+            duration_ms: self.durations.percentiles(),
+            queue_wait_ms: self.waits.percentiles(),
             tokens: Tokens {
                 input: self.used.input,
                 output: self.used.output,
@@ -239,54 +288,87 @@ impl Tally {
     }
 }
 
+/// Runs of a ledger, counted. Counts of several ledgers are merged.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RunCounts {
+    /// The ledger has more runs than were looked at.
+    pub truncated: bool,
+    /// The earliest time of a run that was looked at, where the ledger has more.
+    pub looked_at_since: Option<Timestamp>,
+    covered_since: Option<Timestamp>,
+    total: Tally,
+    groups: HashMap<String, Tally>,
+}
+
+impl RunCounts {
+    fn add(&mut self, run: &RunSample, group_by: Option<GroupBy>) {
+        self.covered_since = Some(self.covered_since.map_or(run.created_at, |earliest| earliest.min(run.created_at)));
+        self.total.add(run);
+        let key = match group_by {
+            None => return,
+            Some(GroupBy::Runner) => run.runner_id.as_str(),
+            Some(GroupBy::Binding) => run.binding_id.as_str(),
+        };
+        match self.groups.get_mut(key) {
+            Some(group) => group.add(run),
+            None => self.groups.entry(key.to_owned()).or_default().add(run),
+        }
+    }
+
+    /// Adds the counts of another ledger.
+    pub fn merge(&mut self, other: Self) {
+        let Self { truncated, looked_at_since, covered_since, total, groups } = other;
+        self.truncated |= truncated;
+        self.looked_at_since = self.looked_at_since.max(looked_at_since);
+        self.covered_since = [self.covered_since, covered_since].into_iter().flatten().min();
+        self.total.merge(total);
+        groups.into_iter().for_each(|(key, group)| self.groups.entry(key).or_default().merge(group));
+    }
+
+    /// The statistics of the runs that a request of this time asked for.
+    #[must_use]
+    pub fn statistics(self, since: Option<Timestamp>, until: Option<Timestamp>) -> Statistics {
+        let mut groups: Vec<_> = self.groups.into_iter().map(|(key, tally)| tally.group(Some(key))).collect();
+        groups.sort_by(|a, b| b.runs.cmp(&a.runs).then_with(|| a.key.cmp(&b.key)));
+        groups.truncate(MAX_GROUPS);
+        let Self { truncated, covered_since, .. } = self;
+        Statistics { since, until, truncated, covered_since, total: self.total.group(None), groups }
+    }
+}
+
 impl Ledger {
     /// Counts runs, newest first, at most 250,000. Blocks while reading, a few microseconds for each run.
     ///
     /// # Errors
     /// Fails if the ledger is damaged or not available.
     pub fn statistics(&self, query: &StatisticsQuery) -> Result<Statistics, LedgerError> {
-        self.statistics_within(query, SCAN_RUNS)
+        Ok(self.count_runs(query, SCAN_RUNS)?.statistics(query.since, query.until))
     }
 
-    /// As [`Ledger::statistics`], with a bound of one's own.
+    /// As [`Ledger::statistics`], for counts that are merged with others, and with a bound of one's own.
     ///
     /// # Errors
     /// Fails if the ledger is damaged or not available.
-    pub fn statistics_within(&self, query: &StatisticsQuery, most: u64) -> Result<Statistics, LedgerError> {
+    pub fn count_runs(&self, query: &StatisticsQuery, most: u64) -> Result<RunCounts, LedgerError> {
         let reader = self.reader()?;
         let runs = reader.table(Table::Runs)?;
         let oldest = query.since.map_or(0, |since| since.saturating_sub(DISORDER_MS));
-        let (mut total, mut groups) = (Tally::default(), HashMap::<String, Tally>::new());
-        let (mut looked_at, mut truncated, mut covered_since) = (0, false, None::<Timestamp>);
+        let (mut counts, mut looked_at, mut earliest) = (RunCounts::default(), 0, None::<Timestamp>);
         for row in runs.iter()?.rev() {
             let run: RunSample = json(Table::Runs, row?.1.value())?;
             if run.created_at < oldest {
                 break;
             }
             if looked_at == most {
-                truncated = true;
+                (counts.truncated, counts.looked_at_since) = (true, earliest.or(Some(run.created_at)));
                 break;
             }
             looked_at += 1;
-            if !query.counts(&run) {
-                continue;
-            }
-            covered_since = Some(covered_since.map_or(run.created_at, |earliest| earliest.min(run.created_at)));
-            total.add(&run);
-            let key = match query.group_by {
-                None => continue,
-                Some(GroupBy::Runner) => run.runner_id.as_str(),
-                Some(GroupBy::Binding) => run.binding_id.as_str(),
-            };
-            match groups.get_mut(key) {
-                Some(group) => group.add(&run),
-                None => groups.entry(key.to_owned()).or_default().add(&run),
+            earliest = Some(earliest.map_or(run.created_at, |earliest| earliest.min(run.created_at)));
+            if query.counts(&run) {
+                counts.add(&run, query.group_by);
             }
         }
-        let mut groups: Vec<_> = groups.into_iter().map(|(key, tally)| tally.group(Some(key))).collect();
-        groups.sort_by(|a, b| b.runs.cmp(&a.runs).then_with(|| a.key.cmp(&b.key)));
-        groups.truncate(MAX_GROUPS);
-        let StatisticsQuery { since, until, .. } = *query;
-        Ok(Statistics { since, until, truncated, covered_since, total: total.group(None), groups })
+        Ok(counts)
     }
 }

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::*;
-use agent_host_ledger::{Group, GroupBy, Ledger, NewEvent, Percentiles, RunChange, RunWrite, StatisticsQuery, Tokens};
+use agent_host_ledger::{Group, GroupBy, Ledger, NewEvent, Percentiles, RunChange, RunCounts, RunWrite, StatisticsQuery, Tokens};
 use agent_host_protocol::{
     Run, RunStatus,
     message::TokenUsage,
@@ -193,13 +193,27 @@ proptest! {
     fn it_counts_as_a_simple_count_does(
         specs in prop::collection::vec(spec(), 0..20),
         queries in prop::collection::vec(query(), 1..24),
+        with_another in any::<bool>(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let ledger = open(dir.path());
-        let runs = runtime.block_on(build(&ledger, &specs));
+        let mut runs = runtime.block_on(build(&ledger, &specs));
+        let other_dir = tempfile::tempdir().unwrap();
+        let other = open(other_dir.path());
+        if with_another {
+            runs.extend(runtime.block_on(build(&other, &specs.iter().rev().take(7).cloned().collect::<Vec<_>>())));
+        }
         for query in queries {
-            let found = ledger.statistics(&query).unwrap();
+            let found = if with_another {
+                // As one host sends it to another.
+                let counts = [&ledger, &other].map(|ledger| serde_json::to_vec(&ledger.count_runs(&query, 100).unwrap()).unwrap());
+                let [mut counts, more]: [RunCounts; 2] = counts.map(|counts| serde_json::from_slice(&counts).unwrap());
+                counts.merge(more);
+                counts.statistics(query.since, query.until)
+            } else {
+                ledger.statistics(&query).unwrap()
+            };
             let counted: Vec<_> = runs.iter().filter(|run| matches(&query, run)).collect();
             prop_assert!(!found.truncated);
             prop_assert_eq!(found.covered_since, counted.iter().map(|run| run.created_at).min());
@@ -236,10 +250,19 @@ async fn unread_parts_are_reported() {
     };
     build(&ledger, &vec![spec; 10]).await;
     let all = StatisticsQuery::default();
-    let found = ledger.statistics_within(&all, 10).unwrap();
+    let found = ledger.count_runs(&all, 10).unwrap().statistics(None, None);
     assert_eq!((found.truncated, found.total.runs, found.covered_since), (false, 10, Some(1_010)));
-    let found = ledger.statistics_within(&all, 4).unwrap();
+    let found = ledger.count_runs(&all, 4).unwrap().statistics(None, None);
     assert_eq!((found.truncated, found.total.runs, found.covered_since), (true, 4, Some(1_070)));
+    // Of several ledgers, all runs are counted from that time on from which each has looked at its own.
+    let mut counts = ledger.count_runs(&StatisticsQuery { binding_id: Some("none".to_owned()), ..all.clone() }, 4).unwrap();
+    assert_eq!((counts.truncated, counts.looked_at_since), (true, Some(1_070)));
+    let more = ledger.count_runs(&all, 7).unwrap();
+    assert_eq!(more.looked_at_since, Some(1_040));
+    counts.merge(more);
+    assert_eq!((counts.truncated, counts.looked_at_since), (true, Some(1_070)));
+    counts.merge(ledger.count_runs(&all, 10).unwrap());
+    assert_eq!((counts.truncated, counts.looked_at_since), (true, Some(1_070)));
 }
 
 #[test]
@@ -247,7 +270,7 @@ fn percentiles_are_exact() {
     assert_eq!(Percentiles::of(Vec::new()), None);
     let one = Percentiles::of(vec![7]).unwrap();
     assert_eq!((one.count, one.p50, one.p90, one.p95, one.p99, one.max), (1, 7, 7, 7, 7, 7));
-    let hundred = Percentiles::of((1..=100).rev().collect()).unwrap();
+    let hundred = Percentiles::of((1..=100).rev()).unwrap();
     assert_eq!((hundred.p50, hundred.p90, hundred.p95, hundred.p99, hundred.max), (50, 90, 95, 99, 100));
     let two = Percentiles::of(vec![1, 100]).unwrap();
     assert_eq!((two.p50, two.p90), (1, 100));

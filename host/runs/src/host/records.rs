@@ -5,7 +5,7 @@
 
 pub use agent_host_ledger::{
     ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, Percentiles,
-    RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
+    RunCounts, RunFilter, RunRecord, SCAN_RUNS, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
 };
 use agent_host_ledger::{EntryWrite, Feed, FeedBounds, FeedStep, Ledger};
 use agent_host_protocol::{
@@ -163,6 +163,14 @@ impl Records {
     /// See [`Records`].
     pub fn statistics(&self, query: &StatisticsQuery) -> Result<Statistics, LedgerError> {
         self.0.statistics(query)
+    }
+
+    /// Runs, counted, as a part of the counts of several ledgers: at most `most`.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn count_runs(&self, query: &StatisticsQuery, most: u64) -> Result<RunCounts, LedgerError> {
+        self.0.count_runs(query, most)
     }
 
     /// An event with its runs.

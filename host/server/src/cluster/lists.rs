@@ -5,6 +5,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use agent_host_runs::Executor;
 use axum::{
     body::Bytes,
     extract::Request,
@@ -15,19 +16,13 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
 
 use super::{
     executors,
     listeners::ClusterPartition,
-    partitioned::{PartitionedRequest, unreadable, value},
+    partitioned::{AT_ONCE, MERGES, PartitionedRequest, unreadable, value},
 };
 use crate::http::{Problem, json, percent, query::Query};
-
-/// Partitions that are asked at the same time.
-const AT_ONCE: usize = 8;
-/// Lists that are merged at the same time. Others wait.
-static MERGES: Semaphore = Semaphore::const_new(2);
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +118,14 @@ pub(super) async fn answer(partitions: &[ClusterPartition], order: Order, reques
         Ok(page) => json(StatusCode::OK, &page),
         Err(refusal) => refusal,
     }
+}
+
+/// The executors of all partitions, which the request asks for by their list.
+pub(super) async fn executors(partitions: &[ClusterPartition], request: Request) -> Result<Vec<Executor>, Response> {
+    let request = ListRequest::new(request, Order::Executors, partitions.len()).map_err(IntoResponse::into_response)?;
+    let page = request.merged(partitions).await?;
+    let executors: serde_json::Result<_> = page.items.iter().map(|item| serde_json::from_str(item.get())).collect();
+    executors.map_err(unreadable)
 }
 
 impl ListRequest {

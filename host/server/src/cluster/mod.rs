@@ -3,7 +3,7 @@
 //!
 //! - [`listeners`]: the listeners of a host, which stay open while partitions come and go.
 //! - [`routing`]: the partition that a request is for.
-//! - [`lists`]: lists of what is of all partitions.
+//! - [`lists`] and [`statistics`]: lists and counts of what is of all partitions.
 //! - [`executors`]: executors of no workspace, which take runs of all of them. ([`partitioned`]: a request that becomes one to each.)
 //! - [`local_client`]: requests of executors within the process.
 //! - [`own_routes`]: the answers of a host about itself.
@@ -32,3 +32,4 @@ mod partitioned;
 mod repeatable;
 pub(crate) mod resume;
 mod routing;
+mod statistics;

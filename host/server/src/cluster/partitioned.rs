@@ -7,9 +7,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 use crate::http::{Problem, forwarded::RequestPart};
 
+/// Partitions that are asked at the same time.
+pub(super) const AT_ONCE: usize = 8;
+/// Requests of which the answers of all partitions are merged at the same time. Others wait.
+pub(super) static MERGES: Semaphore = Semaphore::const_new(2);
 /// Headers of a request that are none of the requests made of it: their bodies are others, and their answers are read here.
 const OF_THE_CLIENT: [HeaderName; 4] =
     [header::ACCEPT_ENCODING, header::CONTENT_LENGTH, header::EXPECT, header::TRANSFER_ENCODING];

@@ -22,6 +22,7 @@ use super::{
     listeners::ClusterPartition,
     lists::{Order, order_of},
     owner::Owner,
+    statistics::Counted,
 };
 use crate::{
     access::{identity::issuer_of, stream_token},
@@ -37,8 +38,8 @@ use crate::{
 /// Names the workspace of a request whose sender is of none.
 const WORKSPACE: HeaderName = HeaderName::from_static(WORKSPACE_HEADER);
 
-/// Numbers and files of one partition, which nobody merges: without a workspace they would be those of a part of the cluster.
-const OF_ONE: [&str; 3] = ["/api/v1/backup", "/api/v1/executors/statistics", "/api/v1/statistics"];
+/// A file of one partition, which nobody merges: without a workspace it would be that of a part of the cluster.
+const BACKUP: &str = "/api/v1/backup";
 
 /// Paths whose next segment begins with an id that the host has made.
 const NAMES: [&str; 9] = [
@@ -63,6 +64,8 @@ pub(super) enum Destination<'a> {
     Of(&'a ClusterPartition),
     /// The list of all partitions, in this order.
     All(&'a [ClusterPartition], Order),
+    /// The statistics of all partitions.
+    Counted(&'a [ClusterPartition], Counted),
     /// All partitions, for an executor of no workspace.
     OfExecutor(&'a [ClusterPartition], &'a HostProcess, ExecutorRequest),
 }
@@ -126,6 +129,13 @@ impl Routing {
         {
             return Ok(Destination::OfExecutor(&self.partitions, process, kind));
         }
+        if matches!(sender, Sender::Everywhere)
+            && request.method() == Method::GET
+            && let Some(counted) = Counted::at(path)
+            && named_workspace(request).is_none()
+        {
+            return Ok(Destination::Counted(&self.partitions, counted));
+        }
         let slot = match sender {
             Sender::Of(slot) => Some(slot),
             Sender::Executor => Some(HashSlot::of_workspace(None)),
@@ -133,7 +143,7 @@ impl Routing {
             Sender::Unknown => None,
             Sender::Everywhere => match named_workspace(request) {
                 Some(workspace) => Some(HashSlot::of_workspace(Some(&workspace))),
-                None if OF_ONE.contains(&path) => return Err(workspace_needed(path)),
+                None if path == BACKUP => return Err(workspace_needed(path)),
                 None => match order_of(path).filter(|_| request.method() == Method::GET) {
                     Some(_) if matches!(negotiate(request.headers()), Ok(Form::Stream)) => {
                         return Err(workspace_needed("a stream of all"));

@@ -73,6 +73,8 @@ pub(crate) enum RequestPart {
     Registration { credential: String },
     /// The run that an executor could claim is shown, and not claimed.
     Peek,
+    /// Counts that are merged with those of other partitions take the place of statistics. So many runs are looked at.
+    Counts { most: u64 },
 }
 
 /// An extension of a request that does not wait for the owner of its partition.
@@ -85,6 +87,7 @@ impl RequestPart {
         let value = match self {
             Self::Registration { credential } => HeaderValue::try_from(format!("registration {credential}")).ok(),
             Self::Peek => Some(HeaderValue::from_static("peek")),
+            Self::Counts { most } => HeaderValue::try_from(format!("counts {most}")).ok(),
         };
         if let Some(mut value) = value {
             value.set_sensitive(true);
@@ -97,6 +100,7 @@ impl RequestPart {
         let value = headers.get(PART)?.to_str().ok()?;
         match value.split_once(' ') {
             Some(("registration", credential)) => Some(Self::Registration { credential: credential.to_owned() }),
+            Some(("counts", most)) => most.parse().ok().map(|most| Self::Counts { most }),
             None if value == "peek" => Some(Self::Peek),
             _ => None,
         }
@@ -156,14 +160,15 @@ mod tests {
 
     #[test]
     fn a_part_is_read_as_it_was_written_and_leaves_with_the_facts() {
-        for part in [RequestPart::Peek, RequestPart::Registration { credential: "ahx_0_s".to_owned() }] {
+        let registration = RequestPart::Registration { credential: "ahx_0_s".to_owned() };
+        for part in [RequestPart::Peek, registration, RequestPart::Counts { most: 7 }] {
             let mut headers = HeaderMap::new();
             part.write(&mut headers);
             assert_eq!(RequestPart::read(&headers), Some(part));
             remove(&mut headers);
             assert_eq!(RequestPart::read(&headers), None);
         }
-        for text in ["", "registration", "peek 1", "other x"] {
+        for text in ["", "registration", "peek 1", "counts", "counts x", "other x"] {
             let headers: HeaderMap = [(PART, HeaderValue::from_str(text).unwrap())].into_iter().collect();
             assert_eq!(RequestPart::read(&headers), None, "{text}");
         }

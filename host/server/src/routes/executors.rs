@@ -1,6 +1,6 @@
 //! Executors: they register, say that they live, and hear what is new.
 
-use agent_host_protocol::{Page, PrincipalKind, Scope, time};
+use agent_host_protocol::{Page, PrincipalKind, Scope, Timestamp, time};
 use agent_host_runs::{Executor, ExecutorChange, ExecutorState, Percentiles, Registration};
 use axum::{
     Extension,
@@ -122,6 +122,22 @@ pub(crate) struct ExecutorStatistics {
     heartbeat_age_ms: Option<Percentiles>,
 }
 
+impl ExecutorStatistics {
+    /// Of these executors, at this time.
+    pub(crate) fn of(executors: &[Executor], now: Timestamp) -> Self {
+        let of = |state: ExecutorState| executors.iter().filter(move |executor| executor.state == state);
+        Self {
+            executors: executors.len() as u64,
+            online: of(ExecutorState::Online).count() as u64,
+            stale: of(ExecutorState::Stale).count() as u64,
+            gone: of(ExecutorState::Gone).count() as u64,
+            held: executors.iter().map(|executor| executor.held.len() as u64).sum(),
+            slots: of(ExecutorState::Online).map(|executor| u64::from(executor.slots)).sum(),
+            heartbeat_age_ms: Percentiles::of(executors.iter().map(|executor| now.saturating_sub(executor.last_seen_at))),
+        }
+    }
+}
+
 /// Counts executors
 ///
 /// By state, with their runs and the age of their last requests. A key of a workspace sees the executors of that workspace.
@@ -131,18 +147,7 @@ pub(crate) async fn statistics(request: ApiRequest) -> Result<Response, Problem>
     request.allow(Scope::RunsRead)?;
     let mut items = request.app.host.executors();
     items.retain(|executor| request.caller.0.sees(executor.workspace.as_deref()));
-    let now = time::now();
-    let of = |state: ExecutorState| items.iter().filter(move |executor| executor.state == state);
-    let statistics = ExecutorStatistics {
-        executors: items.len() as u64,
-        online: of(ExecutorState::Online).count() as u64,
-        stale: of(ExecutorState::Stale).count() as u64,
-        gone: of(ExecutorState::Gone).count() as u64,
-        held: items.iter().map(|executor| executor.held.len() as u64).sum(),
-        slots: of(ExecutorState::Online).map(|executor| u64::from(executor.slots)).sum(),
-        heartbeat_age_ms: Percentiles::of(items.iter().map(|executor| now.saturating_sub(executor.last_seen_at)).collect()),
-    };
-    Ok(json(StatusCode::OK, &statistics))
+    Ok(json(StatusCode::OK, &ExecutorStatistics::of(&items, time::now())))
 }
 
 /// Renews the presence of an executor

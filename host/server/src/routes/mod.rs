@@ -40,6 +40,7 @@ use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use self::document::openapi;
+pub(crate) use self::executors::ExecutorStatistics;
 use crate::{
     agents::{
         list,

@@ -4,11 +4,11 @@ use std::str::FromStr;
 
 use agent_host_protocol::{RunnerId, Scope, Timestamp};
 use agent_host_runs::{GroupBy, Statistics, StatisticsQuery};
-use axum::{http::StatusCode, response::Response};
+use axum::{Extension, http::StatusCode, response::Response};
 
 use crate::{
     access::{ApiRequest, caller::Caller},
-    http::{Problem, json},
+    http::{Problem, forwarded::RequestPart, json},
     openapi::refusals,
 };
 
@@ -18,7 +18,7 @@ refusals!(StatisticsRefusals = [NotFound]);
 ///
 /// Computed from the records of the runs when it is asked for, so percentiles are exact. At most 250,000 runs are looked at, the
 /// newest ones; where there are more, `truncated` is true and `covered_since` says from when on they are counted. A key of a
-/// workspace sees the runs of that workspace.
+/// workspace sees the runs of that workspace. In a cluster with several partitions they are the counts of all, where the request names no workspace.
 #[utoipa::path(get, path = "/api/v1/statistics", tag = "runs", security(("bearer" = ["runs:read"])),
     params(
         ("since" = Option<Timestamp>, Query, description = "Only runs created at this time or later."),
@@ -30,7 +30,7 @@ refusals!(StatisticsRefusals = [NotFound]);
         ("group_by" = inline(Option<GroupBy>), Query, description = "Counts by runner or binding, too: the thousand with the most runs."),
     ),
     responses((status = 200, description = "The counts.", body = Statistics), StatisticsRefusals))]
-pub(crate) async fn statistics(mut request: ApiRequest) -> Result<Response, Problem> {
+pub(crate) async fn statistics(part: Option<Extension<RequestPart>>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.caller.may(Scope::RunsRead)?;
     let query = &mut request.query;
     let filter = StatisticsQuery {
@@ -48,6 +48,10 @@ pub(crate) async fn statistics(mut request: ApiRequest) -> Result<Response, Prob
     };
     // One such request reads at a time: others wait here, and do not occupy the threads that read for all requests.
     let _one_at_a_time = SCANS.acquire().await.map_err(Problem::internal)?;
+    if let Some(Extension(RequestPart::Counts { most })) = part {
+        let counts = request.app.read(move |records| records.count_runs(&filter, most)).await?;
+        return Ok(json(StatusCode::OK, &counts));
+    }
     let counted = request.app.read(move |records| records.statistics(&filter)).await?;
     Ok(json(StatusCode::OK, &counted))
 }
