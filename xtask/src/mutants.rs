@@ -70,10 +70,10 @@ const MUTANTS: [Mutant; 8] = [
         name: "a batch is acknowledged before the database has it",
         is_seen_outside: true,
         file: "host/ledger/src/cluster/log.rs",
-        from: "self.commit(batch, epoch, position.epoch, &frame)?;",
+        from: "self.commit(batch, epoch, position.epoch(), &frame)?;",
         // Each batch is committed when the next one comes.
         to: "thread_local! { static LATE: std::cell::RefCell<Option<(u64, u64, u64, Vec<u8>)>> = const { std::cell::RefCell::new(None) } }
-        if let Some((batch, epoch, before, frame)) = LATE.replace(Some((batch, epoch, position.epoch, frame.clone()))) {
+        if let Some((batch, epoch, before, frame)) = LATE.replace(Some((batch, epoch, position.epoch(), frame.clone()))) {
             self.commit(batch, epoch, before, &frame)?;
         }",
     },
@@ -95,8 +95,8 @@ const MUTANTS: [Mutant; 8] = [
         name: "a lease is taken before it is over",
         is_seen_outside: true,
         file: "host/ledger/src/cluster/ownership.rs",
-        from: "if !self.is_for_this_host(is_free || is_over, &hosts) || gives_way",
-        to: "if false",
+        from: "if !self.is_for_this_host(is_free || look.is_over, &look.hosts) || waits {",
+        to: "if false {",
     },
     Mutant {
         name: "the log is trimmed before a snapshot that nobody has read back",

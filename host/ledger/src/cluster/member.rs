@@ -21,6 +21,7 @@ use crate::{
     cluster::{
         ClusterOptions,
         assignment::assigned,
+        looks::Looks,
         schema::{Cluster, TIMEOUT, check_cluster, first, upgrade_cluster},
         session::Session,
         standby::Standby,
@@ -218,6 +219,7 @@ pub(super) struct Member {
     pub(super) advertise: String,
     pub(super) incarnation: u64,
     pub(super) state: Arc<MemberState>,
+    pub(super) looks: Arc<Looks>,
     stop: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
     /// Says that no other process is this host.
@@ -260,6 +262,7 @@ impl Member {
             advertise: options.advertise.clone(),
             incarnation,
             state: Arc::new(state),
+            looks: Looks::new(server),
             stop: Arc::default(),
             threads: Vec::new(),
             _lock: lock,
@@ -271,8 +274,10 @@ impl Member {
 
     fn start(&mut self, lease_ms: u64, disk: Disk) -> io::Result<()> {
         let timeout = TIMEOUT.min(self.state.time.length() / 4);
+        let session = || Session::new(&self.server, &session_name(&self.host_id, self.incarnation), timeout);
+        self.threads.push(self.looks.start(session(), self.host_id.clone(), self.incarnation)?);
         let heart = Heart {
-            session: Session::new(&self.server, &session_name(&self.host_id, self.incarnation), timeout),
+            session: session(),
             host_id: self.host_id.clone(),
             incarnation: self.incarnation,
             lease_ms,
@@ -302,6 +307,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
+        self.looks.stop();
         for thread in self.threads.drain(..) {
             // A panic of the thread was reported by itself.
             let _ = thread.join();

@@ -19,6 +19,7 @@ mod blobs;
 mod drain;
 mod import;
 mod log;
+mod looks;
 mod loss;
 mod maker;
 mod member;

@@ -14,6 +14,7 @@ use crate::{
     cluster::{
         assignment::assigned,
         log::Position,
+        looks::{Follower, PartitionLook},
         loss::{CopyEnd, LostBatch},
         member::Member,
         schema::{check_clock, first, rights},
@@ -28,26 +29,6 @@ use crate::{
 const TERMINATION: Duration = Duration::from_secs(10);
 /// A host waits so long for the one that is to have a partition, before it takes it itself.
 const PRECEDENCE: Duration = Duration::from_secs(1);
-/// A host that has lost its connection takes nothing for so long after it has another one. The database may have lost batches, as a standby that
-/// was promoted, and even say that nobody holds the partition: hosts that have the batches say so meanwhile.
-const SETTLED: Duration = Duration::from_secs(2);
-
-/// The partition, and whether nobody holds it: the lease of its owner is over, by the database's clock; after a restart of the
-/// database it counts from that restart on. A newer process of the owner's host is the end of the older one.
-///
-/// Also: the batch that the log lost, whether it has the last batch of the copy, unless that is one that was trimmed, whether this host is drained and another would take
-/// the partition, the address of the owner, the hosts that partitions are assigned to, and whether the log has more than the copy.
-const LOOK_AT_PARTITION: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
-    or (p.owner = $1::text and p.incarnation = $2::int8), \
-    coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
-    p.lost_batch, p.lost_by, \
-    $4::int8 = 0 or $4::int8 < p.log_first or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = $4::int8 and \
-    l.epoch = $5::int8), exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
-    and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise, \
-    coalesce((select string_agg(o.host_id, ' ' order by o.host_id) from agent_host.hosts o where o.follows and not o.drained \
-    and o.lease_until > clock_timestamp()), ''), exists (select 1 from agent_host.log l where l.p = p.p and l.seq > $4::int8) \
-    from agent_host.partitions p left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation \
-    where p.p = $3::int8";
 
 /// Ends the lease of an owner whose time is over. A heartbeat of that owner changes the same row: whichever of the two comes second sees
 /// what the first one did, so a lease is never both renewed and ended.
@@ -85,7 +66,7 @@ pub(crate) struct Owner {
 
 /// The finding of one look at a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Finding {
     /// The log has more batches than the copy.
     More,
     /// The copy has all batches, and another host owns the partition or is to have it.
@@ -155,53 +136,55 @@ impl Ownership {
         session_name(&self.member.host_id, self.member.incarnation, self.partition)
     }
 
+    /// Begins to follow the partition with the copy that ends at `position`.
+    pub(crate) fn follow(&self, position: &Arc<Mutex<Position>>) -> Follower {
+        self.member.looks.follow(self.partition, position)
+    }
+
     /// A session of this process for the partition, which a host that takes over ends.
     pub(crate) fn session(&self, timeout: Duration) -> Session {
         Session::new(&self.member.server, &self.session_name(), timeout)
     }
 
-    /// Takes the partition where nobody holds it and the copy, which ends at `position`, has all batches. The sessions of the owner before have
-    /// ended then: an open transaction of it would hold up the next batch.
+    /// Takes the partition where nobody holds it, as a look has found, and the copy, which ends at `position`, has all batches. The sessions of
+    /// the owner before have ended then: an open transaction of it would hold up the next batch.
     ///
     /// # Errors
     /// [`ClusterError::AwaitsRepair`] where the log lost a batch that another copy has, and [`ClusterError::LostCommits`] where this one
     /// has it.
-    pub(crate) fn try_take(&self, session: &mut Session, copy: &CopyEnd, position: Position) -> Result<Look, ClusterError> {
+    pub(crate) fn try_take(
+        &self,
+        session: &mut Session,
+        look: PartitionLook,
+        copy: &CopyEnd,
+        position: Position,
+    ) -> Result<Finding, ClusterError> {
         let member = &self.member;
-        let [host, incarnation, partition] =
-            [Param::Text(&member.host_id), Param::number(member.incarnation), Param::Int(self.partition)];
-        let look = [host, incarnation, partition, Param::number(position.last), Param::number(position.epoch())];
-        let rows = session.query_again(LOOK_AT_PARTITION, &look)?;
-        let Some(row) = rows.first() else { return Ok(Look::Followed) };
-        *self.owner.lock() = Owner { epoch: row.number(0)?, advertise: row.text(9)? };
-        if !row.flag(7)? {
+        let PartitionLook { epoch, owner: before, is_free, .. } = look;
+        *self.owner.lock() = Owner { epoch, advertise: look.advertise };
+        if !look.has_copy {
             copy.check(session, &member.server, position)?;
         }
-        if let Some(LostBatch { batch, host }) = LostBatch::of(row.int(5)?, row.text(6)?) {
+        if let Some(LostBatch { batch, host }) = look.lost {
             return Err(ClusterError::AwaitsRepair { server: member.server.to_string(), batch, host });
         }
-        if row.flag(11)? {
-            return Ok(Look::More);
+        if look.has_more {
+            return Ok(Finding::More);
         }
-        let (is_free, is_over, gives_way) = (row.flag(3)?, row.flag(4)?, row.flag(8)?);
-        let hosts = row.text(10)?.unwrap_or_default();
-        let waits = gives_way || self.lease.left() < self.lease.length() / 4 || session.has_reconnected_within(SETTLED);
-        if !self.is_for_this_host(is_free || is_over, &hosts) || waits {
-            return Ok(Look::Followed);
+        let waits = look.gives_way || look.is_unsettled || self.lease.left() < self.lease.length() / 4;
+        if !self.is_for_this_host(is_free || look.is_over, &look.hosts) || waits {
+            return Ok(Finding::Followed);
         }
         check_clock(session, &member.server)?;
-        let before = match (row.text(1)?, row.int(2)?) {
-            (Some(owner), Some(_)) => Some((owner, row.number(2)?)),
-            _ => None,
-        };
         if !is_free && let Some((owner, incarnation)) = &before {
             let ended = session.query(END_LEASE, &[Param::Text(owner), Param::number(*incarnation)])?;
             if ended.is_empty() {
-                return Ok(Look::Followed);
+                return Ok(Finding::Followed);
             }
         }
-        let taken = session.query(TAKE, &[host, incarnation, partition, Param::number(row.number(0)?)])?;
-        let Some(taken) = taken.first() else { return Ok(Look::Followed) };
+        let (host, incarnation) = (Param::Text(&member.host_id), Param::number(member.incarnation));
+        let taken = session.query(TAKE, &[host, incarnation, Param::Int(self.partition), Param::number(epoch)])?;
+        let Some(taken) = taken.first() else { return Ok(Finding::Followed) };
         let epoch = taken.number(0)?;
         self.taken.store(epoch, Ordering::Release);
         if let Some((owner, incarnation)) = before
@@ -209,7 +192,7 @@ impl Ownership {
         {
             self.terminate(session, &session_name(&owner, incarnation, self.partition))?;
         }
-        Ok(Look::Taken(epoch))
+        Ok(Finding::Taken(epoch))
     }
 
     /// True if nobody holds the partition, and this host is the one that is to have it, or that one does not take it.

@@ -9,10 +9,11 @@ use crate::{
         ClusterOptions,
         blobs::blobs_of,
         log::{LogPlace, MANY_BATCHES, Position, PostgresLog, begin_epoch, read_frames},
+        looks::Follower,
         loss::CopyEnd,
         maker::{MakerOptions, SnapshotMaker},
         member::ClusterMember,
-        ownership::{Look, Ownership},
+        ownership::{Finding, Ownership},
         permits::PermitTable,
         restore::CopyPlace,
         schema::{FIRST_PARTITION, TIMEOUT, seed_of},
@@ -28,8 +29,6 @@ use crate::{
     store::{WriteError, io_error, part_room, real_files},
 };
 
-/// Pause between looks for new batches.
-const POLL: Duration = Duration::from_millis(100);
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_millis(500);
 /// Time for the transfer of a piece of a blob.
@@ -69,6 +68,9 @@ pub struct Standby {
     session: Session,
     watch: StandbyWatch,
     maker: SnapshotMaker,
+    follower: Follower,
+    /// The log may have more than one statement has read.
+    is_behind: bool,
     ownership: Ownership,
 }
 
@@ -115,10 +117,10 @@ impl Standby {
         let opening = Opening::of_copy(options, opened, parts, files)?;
         let maker = SnapshotMaker::start(making, opening.views(), Arc::clone(ownership.lease()));
         let maker = maker.map_err(io_error("start a thread for", &dir))?;
-        let session = ownership.session(TIMEOUT);
+        let (session, follower) = (ownership.session(TIMEOUT), ownership.follow(&position));
         let watch = StandbyWatch::default();
         watch.0.lock().last_batch = last;
-        Ok(Self { place, opening, copy, position, session, watch, maker, ownership })
+        Ok(Self { place, opening, copy, position, session, watch, maker, follower, is_behind: false, ownership })
     }
 
     /// Shows the state of this host, also while [`Self::activate`] is at work.
@@ -161,10 +163,9 @@ impl Standby {
                 return Err(OpenError::Ledger(LedgerError::unavailable(reason.to_string())));
             }
             let pause = match self.follow_or_take() {
-                Ok(Look::Taken(epoch)) => return self.begin(epoch, on_lost).map(Some),
-                // A copy that is far behind.
-                Ok(Look::More) => Duration::ZERO,
-                Ok(Look::Followed) => POLL,
+                Ok(Finding::Taken(epoch)) => return self.begin(epoch, on_lost).map(Some),
+                // The next look comes when it is due.
+                Ok(Finding::More | Finding::Followed) => Duration::ZERO,
                 Err(OpenError::Cluster(
                     error @ (ClusterError::Postgres(_) | ClusterError::ClockOff { .. } | ClusterError::AwaitsRepair { .. }),
                 )) => {
@@ -186,13 +187,18 @@ impl Standby {
         }
     }
 
-    /// Applies what is new, or takes the partition. A copy that has all batches costs one statement.
-    fn follow_or_take(&mut self) -> Result<Look, OpenError> {
-        let position = *self.position.lock();
-        let look = self.ownership.try_take(&mut self.session, &self.copy, position)?;
-        let is_behind = look == Look::More && self.step()? >= MANY_BATCHES;
+    /// Applies what is new, or takes the partition. A copy that has all batches costs a part of one statement.
+    fn follow_or_take(&mut self) -> Result<Finding, OpenError> {
+        let finding = if self.is_behind {
+            Finding::More
+        } else {
+            let look = self.follower.look().map_err(ClusterError::from)?;
+            let position = *self.position.lock();
+            self.ownership.try_take(&mut self.session, look, &self.copy, position)?
+        };
+        self.is_behind = finding == Finding::More && self.step()? >= MANY_BATCHES;
         // Also where the log grows all the time: the copy has what was there at the look.
-        if !is_behind {
+        if !self.is_behind {
             self.ownership.set_followed(true);
         }
         let owner = self.ownership.owner();
@@ -202,10 +208,9 @@ impl Standby {
             is_drained: self.ownership.is_drained(),
             problem: None,
         };
-        Ok(match look {
-            Look::Taken(epoch) if self.write_first(epoch)? => look,
-            Look::More if is_behind => look,
-            _ => Look::Followed,
+        Ok(match finding {
+            Finding::Taken(epoch) if !self.write_first(epoch)? => Finding::Followed,
+            finding => finding,
         })
     }
 
