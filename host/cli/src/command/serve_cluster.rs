@@ -187,17 +187,21 @@ impl Service {
         }
     }
 
-    /// Of several partitions, the first has the keys, which each host needs to know whom a request is of.
+    /// Of several partitions, the first has the keys, which each host needs to know whom a request is of, and each what its runs have used for
+    /// them.
     fn follow_keys(&self, standby: &Standby) {
-        if self.partition.is_only() || !self.partition.is_first() {
+        if self.partition.is_only() {
             return;
         }
-        let (copy, mut process) = (standby.reader(), self.process.clone());
+        let (copy, mut process, partition) = (standby.reader(), self.process.clone(), self.partition);
         tokio::spawn(async move {
             if let Ok(process) = process.wait_for(Option::is_some).await
                 && let Some(process) = &*process
             {
-                process.follow_keys(copy);
+                if partition.is_first() {
+                    process.follow_keys(copy.clone());
+                }
+                process.follow_key_usage(copy, partition);
             }
         });
     }

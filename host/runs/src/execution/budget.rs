@@ -13,7 +13,7 @@ use agent_host_facts::record::Limit;
 use agent_host_protocol::{ApiError, ErrorCode, run::ModelUsage};
 use serde_json::json;
 
-use crate::policy::key_limits::KeySpending;
+use crate::policy::key_limits::ChargedKey;
 
 /// Sums, and their limits.
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ pub(crate) struct RunBudget {
     /// The sums of the whole tree of runs, where the run may be one of several.
     tree: Option<Arc<Spending>>,
     /// The use of the API key that pays. It ends no run that has begun.
-    key: Option<Arc<KeySpending>>,
+    key: Option<ChargedKey>,
 }
 
 impl RunBudget {
@@ -79,7 +79,7 @@ impl RunBudget {
     }
 
     /// The same, charged to the use of a key.
-    pub(crate) fn charged_to(self, key: Option<Arc<KeySpending>>) -> Self {
+    pub(crate) fn charged_to(self, key: Option<ChargedKey>) -> Self {
         Self { key, ..self }
     }
 

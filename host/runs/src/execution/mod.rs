@@ -49,7 +49,7 @@ use self::{
     writer::{ExecutionWriter, RunWriter, UnwrittenStart},
 };
 use crate::{
-    policy::key_limits::KeySpending,
+    policy::key_limits::ChargedKey,
     record::{journal::Journal, ledger_failed, seen::SeenValues, terms::Terms, transcript::ItemPlace},
 };
 
@@ -132,7 +132,7 @@ pub(crate) struct NewExecution<'a> {
     /// Use of models by the tree of the run, where it has a budget and may be one of several.
     pub(crate) tree: Option<Arc<Spending>>,
     /// Use of the API key that pays for the run.
-    pub(crate) key: Option<Arc<KeySpending>>,
+    pub(crate) key: Option<ChargedKey>,
     /// `None` during offline replay.
     pub(crate) metrics: Option<Metrics>,
 }

@@ -22,6 +22,8 @@ use crate::{
 
 /// Interval between looks at the keys in a copy.
 const KEYS_LOOK: Duration = Duration::from_millis(200);
+/// Interval between looks at what runs of another host have used for keys.
+const USAGE_LOOK: Duration = Duration::from_secs(1);
 
 /// A process that hosts runs, with the ledgers that it has at the moment: a host of a cluster has those of the partitions that it owns. Cheap
 /// to clone.
@@ -68,7 +70,7 @@ impl HostProcess {
         self.keep_library(&ledger).await?;
         let shared = &self.0.shared;
         ledger.set_quotas(shared.setup().quotas());
-        shared.keys.load_usage(&ledger)?;
+        shared.keys.load_usage(&ledger.copy_reader(), partition)?;
         if partition.is_first() {
             shared.keys.load(&ledger.copy_reader())?;
         }
@@ -128,6 +130,27 @@ impl HostProcess {
                     }
                 }
                 tokio::time::sleep(KEYS_LOOK).await;
+            }
+        });
+    }
+
+    /// Follows in the copy of a partition what its runs use for keys with a budget, until the copy is closed: keys of no workspace are used in
+    /// several partitions.
+    pub fn follow_key_usage(&self, copy: CopyReader, partition: Partition) {
+        let (shared, cells) = (Arc::clone(&self.0.shared), Arc::clone(&self.0.cells));
+        tokio::spawn(async move {
+            let mut read = None;
+            while let Some(last) = copy.last_batch() {
+                let is_owner = cells.lock().iter().any(|cell| cell.runs.partition == partition);
+                if read != Some(last) && !is_owner && shared.keys.are_limited() {
+                    let (reading, reader) = (Arc::clone(&shared), copy.clone());
+                    match tokio::task::spawn_blocking(move || reading.keys.load_usage(&reader, partition)).await {
+                        Ok(Ok(())) => read = Some(last),
+                        Ok(Err(error)) => tracing::debug!(%error, "the use of keys in the copy of this host cannot be read"),
+                        Err(_) => return,
+                    }
+                }
+                tokio::time::sleep(USAGE_LOOK).await;
             }
         });
     }

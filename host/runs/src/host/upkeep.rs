@@ -17,7 +17,7 @@ use crate::{execution::Shared, record::HostError};
 const PRUNED_AT_ONCE: usize = 256;
 
 /// Interval between two writes of the tokens that keys have used. A crash forgets the use of one.
-const USAGE: Duration = Duration::from_secs(5);
+const USAGE: Duration = Duration::from_secs(2);
 /// Interval between two looks at the clock.
 const LOOK: Duration = Duration::from_secs(5);
 /// Time of the host that is ahead of the clock of the machine by less is worth no line.

@@ -1,15 +1,12 @@
 //! Limits of API keys: requests in a minute, and tokens of models in a day.
 
 use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{EntryWrite, Ledger};
+use agent_host_ledger::{CopyReader, EntryWrite, Ledger, Partition};
 use agent_host_protocol::time::{self, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -49,12 +46,31 @@ impl RequestRate {
     }
 }
 
-/// The tokens that runs for a key have used on a day (UTC).
+/// The tokens that runs for a key have used on a day (UTC), by the number of their partition. The ledger of each partition has what its own runs have
+/// used, and a host of a cluster reads that of others from its copies.
 #[derive(Debug, Default)]
-pub(crate) struct KeySpending {
-    spent: Mutex<Spent>,
+pub(crate) struct KeySpending(Mutex<BTreeMap<u32, Share>>);
+
+/// The use of a key by the runs of one partition.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    spent: Spent,
     /// True if the entry of the ledger has an earlier state.
-    changed: AtomicBool,
+    changed: bool,
+}
+
+/// The use of a key, with the partition of a run that adds to it.
+#[derive(Debug, Clone)]
+pub(crate) struct ChargedKey {
+    spending: Arc<KeySpending>,
+    partition: Partition,
+}
+
+impl ChargedKey {
+    /// Adds tokens that were used now.
+    pub(crate) fn add(&self, tokens: u64) {
+        self.spending.add(self.partition, time::now(), tokens);
+    }
 }
 
 /// As the ledger keeps it.
@@ -68,20 +84,40 @@ struct Spent {
 impl KeySpending {
     /// The tokens of the day of this time.
     pub(crate) fn today(&self, now: Timestamp) -> u64 {
-        let spent = *self.spent.lock();
-        if spent.day == now / DAY_MS { spent.tokens } else { 0 }
+        self.0.lock().values().fold(0, |sum, share| sum.saturating_add(share.spent.on(now / DAY_MS)))
     }
 
-    /// Adds tokens that were used now.
-    pub(crate) fn add(&self, tokens: u64) {
-        self.add_at(time::now(), tokens);
+    fn add(&self, partition: Partition, now: Timestamp, tokens: u64) {
+        let mut shares = self.0.lock();
+        let share = shares.entry(partition.number()).or_default();
+        let day = now / DAY_MS;
+        let tokens = share.spent.on(day).saturating_add(tokens);
+        *share = Share { spent: Spent { day, tokens }, changed: true };
     }
 
-    fn add_at(&self, now: Timestamp, tokens: u64) {
-        let mut spent = self.spent.lock();
-        let before = if spent.day == now / DAY_MS { spent.tokens } else { 0 };
-        *spent = Spent { day: now / DAY_MS, tokens: before.saturating_add(tokens) };
-        self.changed.store(true, Ordering::Release);
+    /// The ledger of a partition says so much. What this process has counted may be more.
+    fn read(&self, partition: Partition, written: Spent) {
+        let mut shares = self.0.lock();
+        let share = shares.entry(partition.number()).or_default();
+        share.spent = share.spent.max(written);
+    }
+
+    /// The use by the runs of a partition, where the ledger has an earlier state.
+    fn take_changed(&self, partition: Partition) -> Option<Spent> {
+        let mut shares = self.0.lock();
+        let share = shares.get_mut(&partition.number()).filter(|share| share.changed)?;
+        share.changed = false;
+        Some(share.spent)
+    }
+
+    fn not_written(&self, partition: Partition) {
+        self.0.lock().entry(partition.number()).or_default().changed = true;
+    }
+}
+
+impl Spent {
+    const fn on(self, day: u64) -> u64 {
+        if self.day == day { self.tokens } else { 0 }
     }
 }
 
@@ -95,18 +131,15 @@ pub(crate) fn until_tomorrow(now: Timestamp) -> Duration {
 pub(crate) struct KeyUsage(Mutex<HashMap<String, Arc<KeySpending>>>);
 
 impl KeyUsage {
-    /// Reads the use that is written in a ledger. Where this process has counted more of a day, that stays.
-    pub(crate) fn load(&self, ledger: &Ledger) -> Result<(), HostError> {
+    /// Reads the use that is written in the ledger of a partition. Where this process has counted more of a day, that stays.
+    pub(crate) fn load(&self, copy: &CopyReader, partition: Partition) -> Result<(), HostError> {
         let mut after: Option<String> = None;
         loop {
-            let piece = ledger.entries(ENTRIES, after.as_deref(), PIECE)?;
+            let piece = copy.entries(ENTRIES, after.as_deref(), PIECE)?;
             let is_last = piece.len() < PIECE;
             for (entry, value) in piece {
                 let written: Spent = serde_json::from_str(value.get()).unwrap_or_default();
-                let known = self.of(entry.trim_start_matches(ENTRIES));
-                let mut spent = known.spent.lock();
-                *spent = (*spent).max(written);
-                drop(spent);
+                self.of(entry.trim_start_matches(ENTRIES)).read(partition, written);
                 after = Some(entry);
             }
             if is_last {
@@ -120,25 +153,29 @@ impl KeyUsage {
         Arc::clone(self.0.lock().entry(id.to_owned()).or_default())
     }
 
-    /// Writes the use of the keys that belong to a ledger, where it has changed since the last time.
-    pub(crate) async fn write(&self, ledger: &Ledger, belongs: impl Fn(&str) -> bool) -> Result<(), HostError> {
-        let changed: Vec<_> = {
-            let all = self.0.lock();
-            let own = all.iter().filter(|(id, _)| belongs(id));
-            let changed = own.filter(|(_, spending)| spending.changed.swap(false, Ordering::AcqRel));
-            changed.map(|(id, spending)| (id.clone(), Arc::clone(spending))).collect()
-        };
+    /// The use of one key by a run of this partition.
+    pub(crate) fn charged(&self, id: &str, partition: Partition) -> ChargedKey {
+        ChargedKey { spending: self.of(id), partition }
+    }
+
+    /// Writes into the ledger of a partition what its runs have used, where that has changed since the last time.
+    pub(crate) async fn write(&self, ledger: &Ledger, partition: Partition) -> Result<(), HostError> {
+        let (mut changed, mut entries) = (Vec::new(), Vec::new());
+        for (id, spending) in &*self.0.lock() {
+            if let Some(spent) = spending.take_changed(partition) {
+                changed.push(Arc::clone(spending));
+                entries.push(EntryWrite::put(format!("{ENTRIES}{id}"), &spent));
+            }
+        }
         if changed.is_empty() {
             return Ok(());
         }
-        let entry =
-            |(id, spending): &(String, Arc<KeySpending>)| EntryWrite::put(format!("{ENTRIES}{id}"), &*spending.spent.lock());
-        let written = match changed.iter().map(entry).collect::<Result<Vec<_>, _>>() {
+        let written = match entries.into_iter().collect::<Result<Vec<_>, _>>() {
             Ok(entries) => ledger.put_entries(&entries).await,
             Err(error) => Err(error),
         };
         if written.is_err() {
-            changed.iter().for_each(|(_, spending)| spending.changed.store(true, Ordering::Release));
+            changed.iter().for_each(|spending| spending.not_written(partition));
         }
         Ok(written?)
     }
@@ -168,18 +205,50 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ledger = agent_host_ledger::Options::new(dir.path()).open().unwrap();
         let usage = KeyUsage::default();
-        usage.load(&ledger).unwrap();
+        usage.load(&ledger.copy_reader(), Partition::ONLY).unwrap();
         let noon = 20_000 * DAY_MS + DAY_MS / 2;
-        usage.of("a").add_at(noon, 5);
-        usage.of("a").add_at(noon + 1, 7);
+        usage.of("a").add(Partition::ONLY, noon, 5);
+        usage.of("a").add(Partition::ONLY, noon + 1, 7);
         assert_eq!((usage.of("a").today(noon), usage.of("b").today(noon)), (12, 0));
-        usage.write(&ledger, |_| true).await.unwrap();
+        usage.write(&ledger, Partition::ONLY).await.unwrap();
         let again = KeyUsage::default();
-        again.load(&ledger).unwrap();
+        again.load(&ledger.copy_reader(), Partition::ONLY).unwrap();
         assert_eq!(again.of("a").today(noon), 12);
         assert_eq!(again.of("a").today(noon + DAY_MS), 0);
-        again.of("a").add_at(noon + DAY_MS, 1);
+        again.of("a").add(Partition::ONLY, noon + DAY_MS, 1);
         assert_eq!(again.of("a").today(noon + DAY_MS), 1);
         assert_eq!(until_tomorrow(noon), Duration::from_millis(DAY_MS / 2));
+    }
+
+    /// Two hosts have a partition each, and a copy of the other.
+    #[tokio::test]
+    async fn the_use_of_a_key_is_that_of_all_partitions_and_each_ledger_has_its_own() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let ledgers = dirs.each_ref().map(|dir| agent_host_ledger::Options::new(dir.path()).open().unwrap());
+        let [first, second] = [Partition::new(0, 2), Partition::new(1, 2)];
+        let (one, other) = (KeyUsage::default(), KeyUsage::default());
+        let noon = 20_000 * DAY_MS + DAY_MS / 2;
+        one.of("a").add(first, noon, 5);
+        other.of("a").add(second, noon, 7);
+        assert_eq!((one.of("a").today(noon), other.of("a").today(noon)), (5, 7));
+        let follow = async || {
+            one.write(&ledgers[0], first).await.unwrap();
+            other.write(&ledgers[1], second).await.unwrap();
+            one.load(&ledgers[1].copy_reader(), second).unwrap();
+            other.load(&ledgers[0].copy_reader(), first).unwrap();
+        };
+        follow().await;
+        assert_eq!((one.of("a").today(noon), other.of("a").today(noon)), (12, 12));
+        // Again, and nothing counts twice.
+        follow().await;
+        assert_eq!((one.of("a").today(noon), other.of("a").today(noon)), (12, 12));
+        // The second partition moves to the first host.
+        one.of("a").add(second, noon, 1);
+        one.write(&ledgers[1], second).await.unwrap();
+        other.load(&ledgers[1].copy_reader(), second).unwrap();
+        assert_eq!((one.of("a").today(noon), other.of("a").today(noon)), (13, 13));
+        let again = KeyUsage::default();
+        again.load(&ledgers[1].copy_reader(), second).unwrap();
+        assert_eq!(again.of("a").today(noon), 8);
     }
 }

@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-use super::key_limits::{KeySpending, KeyUsage, RequestRate, until_tomorrow};
+use super::key_limits::{ChargedKey, KeyUsage, RequestRate, until_tomorrow};
 use crate::record::HostError;
 
 /// Begins the key of every entry of the ledger that is an API key.
@@ -212,13 +212,18 @@ impl Keys {
     pub fn open(ledger: &Ledger) -> Result<Self, HostError> {
         let keys = Self::default();
         keys.load(&ledger.copy_reader())?;
-        keys.load_usage(ledger)?;
+        keys.load_usage(&ledger.copy_reader(), Partition::ONLY)?;
         Ok(keys)
     }
 
-    /// Reads what keys have used, as a ledger has it.
-    pub(crate) fn load_usage(&self, ledger: &Ledger) -> Result<(), HostError> {
-        self.usage.load(ledger)
+    /// Reads what runs of a partition have used for keys, as its ledger has it.
+    pub(crate) fn load_usage(&self, copy: &CopyReader, partition: Partition) -> Result<(), HostError> {
+        self.usage.load(copy, partition)
+    }
+
+    /// True once a key has limits.
+    pub(crate) fn are_limited(&self) -> bool {
+        self.limited.load(Ordering::Acquire)
     }
 
     /// Reads the keys of a ledger, in place of those that were there. A key that is revoked or gone admits no caller from then on, and its
@@ -373,7 +378,7 @@ impl Keys {
     /// # Errors
     /// The time until the next request, and the limit.
     pub fn take_request(&self, principal: &Principal) -> Result<(), (Duration, u32)> {
-        if !self.limited.load(Ordering::Acquire) {
+        if !self.are_limited() {
             return Ok(());
         }
         let Some(loaded) = self.of(principal) else { return Ok(()) };
@@ -383,7 +388,7 @@ impl Keys {
 
     /// The key whose budget pays for a run that this principal begins; `None` for principals without a budget.
     pub(crate) fn charged(&self, principal: &Principal) -> Result<Option<String>, HostError> {
-        if !self.limited.load(Ordering::Acquire) {
+        if !self.are_limited() {
             return Ok(None);
         }
         let Some(loaded) = self.of(principal) else { return Ok(None) };
@@ -395,15 +400,14 @@ impl Keys {
         Ok(Some(loaded.key.key_id.clone()))
     }
 
-    /// The use of the key with this id.
-    pub(crate) fn spending(&self, id: &str) -> Arc<KeySpending> {
-        self.usage.of(id)
+    /// The use of the key with this id, for a run of a partition.
+    pub(crate) fn spending(&self, id: &str, partition: Partition) -> ChargedKey {
+        self.usage.charged(id, partition)
     }
 
-    /// Writes the use of the keys of a partition that has changed since the last time.
+    /// Writes what runs of a partition have used for keys, where that has changed since the last time.
     pub(crate) async fn write_usage(&self, ledger: &Ledger, partition: Partition) -> Result<(), HostError> {
-        let workspace = |id: &str| self.all.read().get(id).and_then(|loaded| loaded.key.workspace.clone());
-        self.usage.write(ledger, |id| partition.has(workspace(id).as_deref())).await
+        self.usage.write(ledger, partition).await
     }
 
     fn of(&self, principal: &Principal) -> Option<Arc<LoadedKey>> {
@@ -542,9 +546,9 @@ mod tests {
         assert!(keys.charged(&plain).unwrap().is_none() && keys.charged(&root).unwrap().is_none());
         assert!(keys.take_request(&who).is_ok() && keys.take_request(&who).is_ok() && keys.take_request(&who).is_err());
         assert!((0..100).all(|_| keys.take_request(&plain).is_ok()));
-        keys.spending(&key.key_id).add(99);
+        keys.spending(&key.key_id, Partition::ONLY).add(99);
         assert!(keys.charged(&who).is_ok());
-        keys.spending(&key.key_id).add(2);
+        keys.spending(&key.key_id, Partition::ONLY).add(2);
         let refused = keys.charged(&who).unwrap_err();
         assert_eq!(refused.code(), "token_budget_exhausted", "{refused}");
         keys.write_usage(&ledger, Partition::ONLY).await.unwrap();
