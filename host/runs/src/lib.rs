@@ -52,7 +52,7 @@ pub use crate::{
         backup_to, cluster_options, cluster_secret,
         evidence::Evidence,
         excerpts::{ListedRun, with_excerpts},
-        follow::FeedStream,
+        follow::FollowedFeed,
         inspect, ledger_dir,
         recording::{Recording, journaled_calls},
         recording_text::{RecordedBlob, RecordedSegment, RecordingText},

@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::World,
+    cluster::{World, command_line_of},
     forwarding::{ForwardingHost, client, follow},
-    partitions::{PARTITIONS, Workspace, answer, is_ready},
+    partitions::{PARTITIONS, Workspace, answer, are_shared, is_ready},
 };
 
 /// The executor, which sends its requests to any host.
@@ -118,7 +118,9 @@ async fn hosts(world: &World) -> (Vec<ForwardingHost>, Vec<Workspace>) {
         let name = names.find(|name| Partition::new(partition, PARTITIONS).has(Some(name))).unwrap();
         workspaces.push(Workspace::make(&hosts[0], name).await);
     }
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let commands = tempfile::tempdir().unwrap();
+    command_line_of(&world.url, commands.path());
+    are_shared(commands.path(), hosts.len()).await;
     (hosts, workspaces)
 }
 

@@ -6,11 +6,14 @@ use std::{
 };
 
 use agent_host_tests::{process::command, world::PATIENCE};
+use eventsource_stream::{Event, Eventsource};
+use futures_util::StreamExt;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use crate::{
-    cluster::{World, cluster_command, command_line_of, is_numbered},
+    cluster::{LEASE_MS, World, cluster_command, command_line_of, is_numbered},
     forwarding::{ForwardingHost, client, follow, message, records},
 };
 
@@ -89,6 +92,21 @@ fn owners(dir: &std::path::Path) -> BTreeSet<String> {
     partitions.filter_map(|partition| Some(partition["owner"].as_str()?.to_owned())).collect()
 }
 
+/// Waits until so many hosts share the partitions, and none has moved for longer than a host keeps one that is to be another's.
+pub async fn are_shared(dir: &std::path::Path, hosts: usize) {
+    let (began, mut before, mut since) = (Instant::now(), Vec::new(), Instant::now());
+    while since.elapsed() < Duration::from_millis(LEASE_MS + 1_000) {
+        let status = tokio::task::block_in_place(|| cluster_command(dir, &["status"])).unwrap();
+        let owners: Vec<_> =
+            status["partitions"].as_array().unwrap().iter().map(|partition| partition["owner"].to_string()).collect();
+        if owners != before || owners.iter().collect::<BTreeSet<_>>().len() < hosts {
+            (before, since) = (owners, Instant::now());
+        }
+        assert!(began.elapsed() < PATIENCE, "{before:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn hosts_share_the_workspaces_and_each_takes_every_request() {
     let world = World::with_partitions(PARTITIONS).await;
@@ -129,6 +147,8 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
     lists_of_senders_without_a_workspace_are_those_of_all(&hosts, &workspaces).await;
     senders_without_a_workspace_name_one(&hosts, &workspaces).await;
     credentials_of_a_workspace_are_good_at_every_host(&hosts, &workspaces[0]).await;
+    the_tokens_of_a_key_are_those_of_all_partitions(&hosts, &workspaces).await;
+    a_stream_of_all_partitions_goes_on_at_another_host(&hosts, &workspaces).await;
 
     // The host with the stream's partition is killed.
     let streamed = &workspaces[1];
@@ -136,12 +156,14 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
     let (victim, _) = owner_of(&hosts, streamed).await;
     let at = (victim + 1) % 3;
     let stream = follow(streamed.request(Method::GET, &hosts[at], &format!("/api/v1/runs/{run}/events")));
+    let mut feed = FollowedFeed::of(&hosts[at], "/api/v1/events", None).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     hosts.remove(victim).host.kill();
     let (events, is_whole) = stream.await.unwrap();
     let events = records(&events);
     assert!(is_whole && events.last().unwrap()["type"] == "run.completed", "{events:#?}");
     is_numbered(&events);
+    let mut accepted = BTreeSet::new();
     for workspace in &workspaces {
         for host in &hosts {
             let began = Instant::now();
@@ -149,6 +171,7 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
                 let request = workspace.request(Method::POST, host, "/api/v1/events").header("idempotency-key", "after");
                 let (status, body) = answer(request.json(&message("task:after"))).await;
                 if status.is_success() {
+                    accepted.insert(body["event_id"].as_str().unwrap().to_owned());
                     break body["runs"][0]["run_id"].as_str().unwrap().to_owned();
                 }
                 assert!(began.elapsed() < PATIENCE, "{}: {status}: {body}", workspace.id);
@@ -157,6 +180,10 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
             workspace.is_completed(host, &run).await;
         }
     }
+
+    // The stream of all has them, each once.
+    assert_eq!(accepted.len(), workspaces.len());
+    assert_eq!(feed.take(accepted.len()).await.into_iter().map(|(event, _)| event).collect::<BTreeSet<_>>(), accepted);
 
     // A key that is revoked at one host is out at both.
     let revoked = &workspaces[2];
@@ -182,6 +209,122 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
         rows += report["rows"].as_u64().unwrap();
     }
     assert!(rows > 200, "{rows} rows");
+}
+
+/// A stream of all that is accepted.
+struct FollowedFeed(mpsc::UnboundedReceiver<Event>);
+
+impl FollowedFeed {
+    async fn of(host: &ForwardingHost, path: &str, after: Option<&str>) -> Self {
+        let request = operator(Method::GET, host, path).header("accept", "text/event-stream");
+        let answer =
+            after.into_iter().fold(request, |request, after| request.header("last-event-id", after)).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let (events, received) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut stream = answer.bytes_stream().eventsource();
+            while let Some(Ok(event)) = stream.next().await
+                && events.send(event).is_ok()
+            {}
+        });
+        Self(received)
+    }
+
+    /// The next events, by their ids, each with the place behind it.
+    async fn take(&mut self, count: usize) -> Vec<(String, String)> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let event = tokio::time::timeout(PATIENCE, self.0.recv()).await.expect("an event comes").expect("the stream goes on");
+            let data: Value = serde_json::from_str(&event.data).unwrap_or_else(|_| panic!("{event:?}"));
+            assert_eq!(event.event, "accepted", "{event:?}");
+            taken.push((data["event_id"].as_str().unwrap().to_owned(), event.id));
+        }
+        taken
+    }
+
+    /// The end of what comes soon.
+    async fn is_over(&mut self) {
+        let more = tokio::time::timeout(Duration::from_millis(500), self.0.recv()).await;
+        assert!(more.is_err(), "{more:?}");
+    }
+}
+
+/// The stream of an operator has what all partitions accept.
+async fn a_stream_of_all_partitions_goes_on_at_another_host(hosts: &[ForwardingHost], workspaces: &[Workspace]) {
+    let mut feed = FollowedFeed::of(&hosts[0], "/api/v1/events?event_type=message.*", None).await;
+    let mut accepted = BTreeSet::new();
+    for (number, workspace) in workspaces.iter().enumerate() {
+        let request = workspace.request(Method::POST, &hosts[number % hosts.len()], "/api/v1/events");
+        let (status, body) = answer(request.json(&message("task:feed"))).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{body}");
+        accepted.insert(body["event_id"].as_str().unwrap().to_owned());
+    }
+    let taken = feed.take(accepted.len()).await;
+    assert_eq!(taken.iter().map(|(event, _)| event.clone()).collect::<BTreeSet<_>>(), accepted);
+    feed.is_over().await;
+    let (before, behind) = taken.split_at(3);
+    let mut again = FollowedFeed::of(&hosts[1], "/api/v1/events", Some(&before[2].1)).await;
+    let rest: BTreeSet<_> = again.take(behind.len()).await.into_iter().map(|(event, _)| event).collect();
+    assert_eq!(rest, behind.iter().map(|(event, _)| event.clone()).collect());
+    again.is_over().await;
+    // The last place, in the parameter.
+    FollowedFeed::of(&hosts[2], &format!("/api/v1/events?after={}", taken[taken.len() - 1].1), None).await.is_over().await;
+    let stream = |path: &str| operator(Method::GET, &hosts[0], path).header("accept", "text/event-stream");
+    let (status, problem) = answer(stream("/api/v1/events?after=x")).await;
+    assert_eq!((status, problem["code"].as_str()), (StatusCode::BAD_REQUEST, Some("invalid_cursor")), "{problem}");
+    let (status, problem) = answer(stream("/api/v1/events?sauce=x")).await;
+    assert_eq!((status, problem["field"].as_str()), (StatusCode::BAD_REQUEST, Some("sauce")), "{problem}");
+    // The audit.
+    let audit = FollowedFeed::of(&hosts[1], "/api/v1/audit?action=keys.", None).await;
+    Workspace::make(&hosts[2], "workspace-0".to_owned()).await;
+    let mut audit = audit.0;
+    let record = tokio::time::timeout(PATIENCE, audit.recv()).await.expect("a record comes").unwrap();
+    assert!(record.event == "audit" && record.data.contains("keys.create"), "{record:?}");
+}
+
+/// A key of no workspace, whose runs are executed by all hosts, has one budget.
+async fn the_tokens_of_a_key_are_those_of_all_partitions(hosts: &[ForwardingHost], workspaces: &[Workspace]) {
+    let run = workspaces[0].send(&hosts[0], "task:measured").await;
+    workspaces[0].is_completed(&hosts[0], &run).await;
+    let (_, run) = workspaces[0].get(&hosts[0], &format!("/api/v1/runs/{run}")).await;
+    let tokens = |of: &str| run["usage"][of].as_u64().unwrap_or_else(|| panic!("{run}"));
+    let budget = (tokens("input") + tokens("output")) * workspaces.len() as u64;
+    let wanted = json!({ "name": "budget", "scopes": ["events:write", "runs:read"], "tokens_per_day": budget });
+    let (status, made) = answer(client().post(hosts[0].url("/api/v1/keys")).json(&wanted)).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let (key, path) = (made["token"].as_str().unwrap(), format!("/api/v1/keys/{}", made["key_id"].as_str().unwrap()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let send = |workspace: &Workspace, host: &ForwardingHost| {
+        let request = client().post(host.url("/api/v1/events")).bearer_auth(key).header("x-workspace", &workspace.id);
+        let mut event = message("task:budget");
+        event["conversation"] = json!({ "workspace_id": workspace.id });
+        answer(request.json(&event))
+    };
+    for (number, workspace) in workspaces.iter().enumerate() {
+        let (status, body) = send(workspace, &hosts[number % hosts.len()]).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{body}");
+        workspace.is_completed(&hosts[0], body["runs"][0]["run_id"].as_str().unwrap()).await;
+    }
+    let began = Instant::now();
+    for host in hosts {
+        for workspace in workspaces {
+            // Every partition refuses, also one whose own runs have used an eighth.
+            loop {
+                let (status, problem) = send(workspace, host).await;
+                if (status, problem["code"].as_str()) == (StatusCode::TOO_MANY_REQUESTS, Some("token_budget_exhausted")) {
+                    break;
+                }
+                assert!(status == StatusCode::ACCEPTED && began.elapsed() < PATIENCE, "{}: {status}: {problem}", workspace.id);
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+    let (_, list) = answer(client().get(hosts[1].url("/api/v1/keys"))).await;
+    let keys = list["items"].as_array().unwrap_or_else(|| panic!("{list}"));
+    let shown = keys.iter().find(|key| made["key_id"] == key["key_id"]).unwrap();
+    assert!(shown["tokens_today"].as_u64().unwrap() >= budget, "{shown}");
+    let (status, body) = answer(client().delete(hosts[0].url(&path))).await;
+    assert!(status.is_success(), "{status}: {body}");
 }
 
 /// The place of the host that owns the partition of a workspace: the others answer with what that one has.
@@ -234,11 +377,8 @@ async fn lists_of_senders_without_a_workspace_are_those_of_all(hosts: &[Forwardi
             let (status, page) = answer(operator(Method::GET, host, &format!("/api/v1/{list}"))).await;
             assert!(status == StatusCode::OK && page["items"].is_array(), "{list}: {status}: {page}");
         }
-        let stream = operator(Method::GET, host, "/api/v1/events").header("accept", "text/event-stream");
-        for request in [stream, operator(Method::GET, host, "/api/v1/backup")] {
-            let (status, problem) = answer(request).await;
-            assert_eq!((status, problem["field"].as_str()), (StatusCode::BAD_REQUEST, Some("X-Workspace")), "{problem}");
-        }
+        let (status, problem) = answer(operator(Method::GET, host, "/api/v1/backup")).await;
+        assert_eq!((status, problem["field"].as_str()), (StatusCode::BAD_REQUEST, Some("X-Workspace")), "{problem}");
         are_counted(host, &all).await;
         // A body that nobody reads stays what it is.
         for _ in 0..3 {

@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use super::{
     Host,
     evidence::Evidence,
-    follow::{self, FeedStream},
+    follow::{self, FollowedFeed},
     follow_thread::follow_thread,
     recording::journaled_calls,
     recording_text::RecordingText,
@@ -411,7 +411,7 @@ impl Host {
         &self,
         after: Option<&str>,
         filter: impl Fn(&EventRecord) -> bool + Send + 'static,
-    ) -> Result<FeedStream<EventRecord>, HostError> {
+    ) -> Result<FollowedFeed<EventRecord>, HostError> {
         let read = move |ledger: &Ledger, bounds| ledger.events_feed(bounds, &filter);
         self.follow_feed(Feed::Events, after, read)
     }
@@ -425,7 +425,7 @@ impl Host {
         &self,
         after: Option<&str>,
         filter: impl Fn(&AuditRecord) -> bool + Send + 'static,
-    ) -> Result<FeedStream<AuditRecord>, HostError> {
+    ) -> Result<FollowedFeed<AuditRecord>, HostError> {
         let read = move |ledger: &Ledger, bounds| ledger.audit_feed(bounds, &filter);
         self.follow_feed(Feed::Audit, after, read)
     }
@@ -435,14 +435,15 @@ impl Host {
         feed: Feed,
         after: Option<&str>,
         read: impl Fn(&Ledger, FeedBounds) -> Result<FeedStep<T>, LedgerError> + Send + 'static,
-    ) -> Result<FeedStream<T>, HostError> {
+    ) -> Result<FollowedFeed<T>, HostError> {
         let runs = &self.0.cell.runs;
         let after = match after {
             Some(cursor) => feed.number(cursor)?,
             None => runs.ledger.feed_end(feed)?,
         };
         let items = follow::follow_feed(runs, after, read);
-        Ok(items.map_ok(move |(number, item)| (feed.cursor(number), item)).boxed())
+        let items = items.map_ok(move |(number, item)| (feed.cursor(number), item)).boxed();
+        Ok(FollowedFeed { after: feed.cursor(after), items })
     }
 
     /// The text of a [`crate::Recording`] of a run.

@@ -94,8 +94,13 @@ impl Follower {
     }
 }
 
-/// The items of a feed as they come, each with its cursor.
-pub type FeedStream<T> = BoxStream<'static, Result<(String, T), HostError>>;
+/// A feed that is followed.
+pub struct FollowedFeed<T> {
+    /// The cursor after which the items come.
+    pub after: String,
+    /// The items as they come, each with its cursor.
+    pub items: BoxStream<'static, Result<(String, T), HostError>>,
+}
 
 struct FeedFollower<T, R> {
     ledger: Ledger,

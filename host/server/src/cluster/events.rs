@@ -1,11 +1,13 @@
 //! The events in the bytes of a stream of server-sent events (the HTML standard, section 9.2).
 
-/// The longest event that is held back until it is whole. Results have 32 KiB at most, facts and snapshots a few of them.
+/// The longest event that is held back until it is whole, by default. Results have 32 KiB at most, facts and snapshots a few of them.
 const EVENT_BYTES: usize = 1024 * 1024;
 
 /// Splits a stream into whole events, and knows the id of the last one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct EventSplitter {
+    /// The longest event that is held back until it is whole.
+    most: usize,
     /// Bytes that were not given out.
     held: Vec<u8>,
     /// Begin of the line that is not whole, in `held`.
@@ -24,7 +26,34 @@ pub(crate) struct EventSplitter {
     has_events: bool,
 }
 
+impl Default for EventSplitter {
+    fn default() -> Self {
+        Self::holding(EVENT_BYTES)
+    }
+}
+
 impl EventSplitter {
+    /// Holds an event of up to so many bytes back until it is whole.
+    pub(crate) const fn holding(most: usize) -> Self {
+        Self {
+            most,
+            held: Vec::new(),
+            line: 0,
+            is_line_torn: false,
+            seen: 0,
+            next_id: None,
+            has_fields: false,
+            is_torn: false,
+            last_id: None,
+            has_events: false,
+        }
+    }
+
+    /// True if a part of an event was given out that is not whole.
+    pub(crate) const fn is_torn(&self) -> bool {
+        self.is_torn
+    }
+
     /// Takes the next bytes, and gives out what is whole: events and comments. Of an event that is too long to be held back, also a
     /// part.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
@@ -51,7 +80,7 @@ impl EventSplitter {
             self.seen = end + 1;
         }
         self.seen = self.held.len();
-        if self.held.len() - whole > EVENT_BYTES {
+        if self.held.len() - whole > self.most {
             // The line that is not whole is not read any more: an id comes before long data.
             self.is_torn = true;
             self.is_line_torn |= self.line < self.held.len();
@@ -72,7 +101,7 @@ impl EventSplitter {
     /// behind that.
     pub(crate) fn break_off(&mut self) -> bool {
         let (last_id, has_events, is_torn) = (self.last_id.take(), self.has_events, self.is_torn);
-        *self = Self { last_id, has_events, ..Self::default() };
+        *self = Self { last_id, has_events, ..Self::holding(self.most) };
         !is_torn
     }
 

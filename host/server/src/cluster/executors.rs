@@ -28,9 +28,8 @@ use serde_json::{Map, Value, value::RawValue};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    events::EventSplitter,
     listeners::ClusterPartition,
-    partitioned::{PartitionedRequest, is_unknown_there, unreadable, value},
+    partitioned::{PartitionedRequest, is_unknown_there, unreadable, value, whole_events},
 };
 use crate::http::{
     Problem, ProblemCode, body,
@@ -39,6 +38,8 @@ use crate::http::{
 
 /// Largest body of a request of an executor that goes to all partitions.
 const MAX_BODY_BYTES: usize = 64 * 1024;
+/// News of an executor are no longer.
+const NEWS_BYTES: usize = 1 << 20;
 /// A partition that cannot show its runs is asked again after so long.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A partition that does not answer a peek so soon is left out of a claim.
@@ -219,25 +220,12 @@ async fn news(partitions: &[ClusterPartition], head: &PartitionedRequest) -> Res
             return Err(answer);
         }
     }
-    let pieces = stream::select_all(bodies.into_iter().map(|body| events(body).boxed()));
+    let pieces = stream::select_all(bodies.into_iter().map(|body| whole_events(body, NEWS_BYTES).boxed()));
     let pieces = pieces.scan(false, |is_over, piece| {
         let goes_on = !std::mem::replace(is_over, piece.is_err());
         std::future::ready(goes_on.then_some(piece))
     });
     Ok(Response::from_parts(parts, Body::from_stream(pieces)))
-}
-
-/// Whole events of a stream. Its end is an error.
-fn events(body: Body) -> impl stream::Stream<Item = Result<Vec<u8>, axum::Error>> + Send {
-    let pieces = body.into_data_stream();
-    stream::unfold((pieces, EventSplitter::default()), |(mut pieces, mut splitter)| async move {
-        let piece = match pieces.next().await {
-            Some(Ok(bytes)) => Ok(splitter.push(&bytes)),
-            Some(Err(error)) => Err(error),
-            None => Err(axum::Error::new("a partition has ended its part of the stream")),
-        };
-        Some((piece, (pieces, splitter)))
-    })
 }
 
 /// A partition, and its answer to a peek.
@@ -489,7 +477,7 @@ mod tests {
     #[tokio::test]
     async fn news_are_whole_events_and_the_end_of_a_part_is_an_error() {
         let pieces = ["data: on", "e\n\ndata: tw", "o\n\n"].map(|piece| Ok::<_, axum::Error>(Bytes::from(piece)));
-        let stream = events(Body::from_stream(stream::iter(pieces)));
+        let stream = whole_events(Body::from_stream(stream::iter(pieces)), NEWS_BYTES);
         let mut stream = std::pin::pin!(stream);
         let mut whole = Vec::new();
         while let Some(Ok(piece)) = stream.next().await {

@@ -27,7 +27,7 @@ use crate::{
     cluster::{
         client::HostClient,
         client_request::may_be_stream,
-        executors,
+        executors, feeds,
         forward::Forwarder,
         host_listener::{self, HostRoutes},
         lists,
@@ -335,6 +335,7 @@ async fn answer(State(routes): State<ClientRoutes>, request: Request) -> Respons
     match routes.routing.destination_of(&request) {
         Ok(Destination::Of(partition)) => partition.answer(request).await,
         Ok(Destination::All(partitions, order)) => lists::answer(partitions, order, request).await,
+        Ok(Destination::Feeds(partitions)) => feeds::answer(partitions, request).await,
         Ok(Destination::Counted(partitions, counted)) => statistics::answer(partitions, counted, request).await,
         Ok(Destination::OfExecutor(partitions, process, kind)) => executors::answer(partitions, process, kind, request).await,
         Err(problem) => problem.into_response(),

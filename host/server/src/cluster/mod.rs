@@ -3,7 +3,7 @@
 //!
 //! - [`listeners`]: the listeners of a host, which stay open while partitions come and go.
 //! - [`routing`]: the partition that a request is for.
-//! - [`lists`] and [`statistics`]: lists and counts of what is of all partitions.
+//! - [`lists`], [`feeds`] and [`statistics`]: lists, streams and counts of what is of all partitions.
 //! - [`executors`]: executors of no workspace, which take runs of all of them. ([`partitioned`]: a request that becomes one to each.)
 //! - [`local_client`]: requests of executors within the process.
 //! - [`own_routes`]: the answers of a host about itself.
@@ -20,6 +20,7 @@ pub(crate) mod client;
 pub(crate) mod client_request;
 pub(crate) mod events;
 mod executors;
+mod feeds;
 pub(crate) mod forward;
 pub(crate) mod handshake;
 pub(crate) mod host_listener;

@@ -6,10 +6,15 @@ use axum::{
     http::{HeaderName, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
+use futures_util::{
+    StreamExt,
+    stream::{self, Stream},
+};
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use crate::http::{Problem, forwarded::RequestPart};
+use super::events::EventSplitter;
+use crate::http::{Problem, forwarded::RequestPart, percent};
 
 /// Partitions that are asked at the same time.
 pub(super) const AT_ONCE: usize = 8;
@@ -52,6 +57,13 @@ impl PartitionedRequest {
         request
     }
 
+    /// The address of the request with these parameters.
+    pub(super) fn uri(&self, parameters: impl IntoIterator<Item = (String, String)>) -> Result<Uri, Problem> {
+        let pair = |(name, value): (String, String)| format!("{}={}", percent::encode(&name), percent::encode(&value));
+        let parameters = parameters.into_iter().map(pair).collect::<Vec<_>>().join("&");
+        format!("{}?{parameters}", self.0.uri.path()).parse().map_err(Problem::internal)
+    }
+
     /// The same request to one partition, with this body.
     pub(super) fn same(&self, body: Bytes) -> Request {
         self.request(self.0.uri.clone(), body, None)
@@ -65,6 +77,22 @@ pub(super) async fn value<T: DeserializeOwned>(answer: Response) -> Result<T, Re
     }
     let body = axum::body::to_bytes(answer.into_body(), MAX_ANSWER_BYTES).await.map_err(unreadable)?;
     serde_json::from_slice(&body).map_err(unreadable)
+}
+
+/// Whole events of the stream of a partition. Its end is an error, and so is an event that is longer than `most`.
+pub(super) fn whole_events(body: Body, most: usize) -> impl Stream<Item = Result<Vec<u8>, axum::Error>> + Send {
+    let pieces = body.into_data_stream();
+    stream::unfold((pieces, EventSplitter::holding(most)), |(mut pieces, mut splitter)| async move {
+        let piece = match pieces.next().await {
+            Some(Ok(bytes)) => match splitter.push(&bytes) {
+                _ if splitter.is_torn() => Err(axum::Error::new("an event of a partition is too long to be merged with others")),
+                whole => Ok(whole),
+            },
+            Some(Err(error)) => Err(error),
+            None => Err(axum::Error::new("a partition has ended its part of the stream")),
+        };
+        Some((piece, (pieces, splitter)))
+    })
 }
 
 /// The answer to a request where that of a partition cannot be read.

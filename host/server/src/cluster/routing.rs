@@ -19,6 +19,7 @@ use axum::{
 
 use super::{
     executors::ExecutorRequest,
+    feeds::is_feed,
     listeners::ClusterPartition,
     lists::{Order, order_of},
     owner::Owner,
@@ -64,6 +65,8 @@ pub(super) enum Destination<'a> {
     Of(&'a ClusterPartition),
     /// The list of all partitions, in this order.
     All(&'a [ClusterPartition], Order),
+    /// The streams of all partitions.
+    Feeds(&'a [ClusterPartition]),
     /// The statistics of all partitions.
     Counted(&'a [ClusterPartition], Counted),
     /// All partitions, for an executor of no workspace.
@@ -145,8 +148,8 @@ impl Routing {
                 Some(workspace) => Some(HashSlot::of_workspace(Some(&workspace))),
                 None if path == BACKUP => return Err(workspace_needed(path)),
                 None => match order_of(path).filter(|_| request.method() == Method::GET) {
-                    Some(_) if matches!(negotiate(request.headers()), Ok(Form::Stream)) => {
-                        return Err(workspace_needed("a stream of all"));
+                    Some(_) if is_feed(path) && matches!(negotiate(request.headers()), Ok(Form::Stream)) => {
+                        return Ok(Destination::Feeds(&self.partitions));
                     }
                     Some(order) => return Ok(Destination::All(&self.partitions, order)),
                     None => slot_in(path),

@@ -16,7 +16,7 @@ use super::{
     partitioned::{AT_ONCE, MERGES, PartitionedRequest, value},
 };
 use crate::{
-    http::{Problem, forwarded::RequestPart, json, percent, query::Query},
+    http::{Problem, forwarded::RequestPart, json, query::Query},
     routes::ExecutorStatistics,
 };
 
@@ -101,13 +101,10 @@ impl RunCount<'_> {
     }
 
     fn uri(&self, since: Option<Timestamp>) -> Result<Uri, Problem> {
-        let uri = &self.head.parts().uri;
-        let mut parameters = Query::parse(uri.query())?.all();
+        let mut parameters = Query::parse(self.head.parts().uri.query())?.all();
         parameters.retain(|(name, _)| name != "since");
         parameters.extend(since.map(|since| ("since".to_owned(), since.to_string())));
-        let pair = |(name, value): &(String, String)| format!("{}={}", percent::encode(name), percent::encode(value));
-        let parameters = parameters.iter().map(pair).collect::<Vec<_>>().join("&");
-        format!("{}?{parameters}", uri.path()).parse().map_err(Problem::internal)
+        self.head.uri(parameters)
     }
 }
 

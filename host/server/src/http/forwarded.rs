@@ -75,6 +75,8 @@ pub(crate) enum RequestPart {
     Peek,
     /// Counts that are merged with those of other partitions take the place of statistics. So many runs are looked at.
     Counts { most: u64 },
+    /// A stream begins with the place after which its events come.
+    Feed,
 }
 
 /// An extension of a request that does not wait for the owner of its partition.
@@ -87,6 +89,7 @@ impl RequestPart {
         let value = match self {
             Self::Registration { credential } => HeaderValue::try_from(format!("registration {credential}")).ok(),
             Self::Peek => Some(HeaderValue::from_static("peek")),
+            Self::Feed => Some(HeaderValue::from_static("feed")),
             Self::Counts { most } => HeaderValue::try_from(format!("counts {most}")).ok(),
         };
         if let Some(mut value) = value {
@@ -102,6 +105,7 @@ impl RequestPart {
             Some(("registration", credential)) => Some(Self::Registration { credential: credential.to_owned() }),
             Some(("counts", most)) => most.parse().ok().map(|most| Self::Counts { most }),
             None if value == "peek" => Some(Self::Peek),
+            None if value == "feed" => Some(Self::Feed),
             _ => None,
         }
     }
@@ -161,7 +165,7 @@ mod tests {
     #[test]
     fn a_part_is_read_as_it_was_written_and_leaves_with_the_facts() {
         let registration = RequestPart::Registration { credential: "ahx_0_s".to_owned() };
-        for part in [RequestPart::Peek, registration, RequestPart::Counts { most: 7 }] {
+        for part in [RequestPart::Peek, registration, RequestPart::Counts { most: 7 }, RequestPart::Feed] {
             let mut headers = HeaderMap::new();
             part.write(&mut headers);
             assert_eq!(RequestPart::read(&headers), Some(part));

@@ -2,12 +2,12 @@
 
 use agent_host_protocol::{Page, RunId, Scope, Timestamp};
 use agent_host_runs::AuditRecord;
-use axum::{http::StatusCode, response::Response};
+use axum::{Extension, http::StatusCode, response::Response};
 
 use super::feed::{Follow, feed_stream};
 use crate::{
     access::ApiRequest,
-    http::{Problem, json},
+    http::{Problem, forwarded::RequestPart, json},
     openapi::{FollowParams, PageParams, refusals},
 };
 
@@ -43,7 +43,7 @@ refusals!(AuditRefusals = [InvalidCursor, NotAcceptable, TooManyStreams]);
         )),
         AuditRefusals,
     ))]
-pub(crate) async fn audit(mut request: ApiRequest) -> Result<Response, Problem> {
+pub(crate) async fn audit(part: Option<Extension<RequestPart>>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.caller.may_everywhere(Scope::Admin)?;
     let query = &mut request.query;
     let selection = Selection {
@@ -57,8 +57,8 @@ pub(crate) async fn audit(mut request: ApiRequest) -> Result<Response, Problem> 
     let follow = Follow::read(&request.headers, query)?;
     let (cursor, limit) = query.page()?;
     if let Follow::From(after) = follow {
-        let records = request.app.host.follow_audit(after.as_deref(), move |record| selection.has(record))?;
-        return feed_stream(&request.app, "audit", records);
+        let feed = request.app.host.follow_audit(after.as_deref(), move |record| selection.has(record))?;
+        return feed_stream(&request.app, "audit", feed, std::convert::identity, part);
     }
     let read = move |records: &agent_host_runs::Records| {
         records.audit_of_host(cursor.as_deref(), limit, EXAMINED, |record| selection.has(record))

@@ -5,10 +5,11 @@ use std::{sync::Arc, time::Duration};
 use agent_host_protocol::{Event, EventId, Page, Run, RunId, Scope, Timestamp, event::Envelope};
 use agent_host_runs::{AcceptedEvent, EventRecord};
 use axum::{
+    Extension,
     http::{HeaderValue, StatusCode},
     response::Response,
 };
-use futures_util::{TryStreamExt, future::try_join_all};
+use futures_util::future::try_join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -20,7 +21,7 @@ use super::{
 use crate::{
     access::ApiRequest,
     app::App,
-    http::{Id, Problem, json, located, prefer, replayed},
+    http::{Id, Problem, forwarded::RequestPart, json, located, prefer, replayed},
     openapi::{FollowParams, PageParams, refusals},
 };
 
@@ -153,7 +154,7 @@ refusals!(ListRefusals = [InvalidCursor, NotAcceptable, TooManyStreams]);
         )),
         ListRefusals,
     ))]
-pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
+pub(crate) async fn list(part: Option<Extension<RequestPart>>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.caller.may(Scope::RunsRead)?;
     let query = &mut request.query;
     let selection = Selection {
@@ -169,8 +170,8 @@ pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
     let follow = Follow::read(&request.headers, query)?;
     let (cursor, limit) = query.page()?;
     if let Follow::From(after) = follow {
-        let events = request.app.host.follow_events(after.as_deref(), move |record| selection.has(&record.event))?;
-        return feed_stream(&request.app, "accepted", events.map_ok(|(cursor, record)| (cursor, EventView::from(record))));
+        let feed = request.app.host.follow_events(after.as_deref(), move |record| selection.has(&record.event))?;
+        return feed_stream(&request.app, "accepted", feed, EventView::from, part);
     }
     let read = move |records: &agent_host_runs::Records| {
         records.events_of_host(cursor.as_deref(), limit, EXAMINED, |record| selection.has(&record.event))

@@ -2,12 +2,13 @@
 
 use std::future;
 
-use agent_host_runs::HostError;
+use agent_host_runs::FollowedFeed;
 use axum::{
+    Extension,
     http::HeaderMap,
     response::{Response, sse::Event},
 };
-use futures_util::{Stream, StreamExt};
+use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
     http::{
         Problem, Query,
         accept::{Form, negotiate},
+        forwarded::RequestPart,
         headers::last_event_id,
         sse,
     },
@@ -43,12 +45,16 @@ impl Follow {
     }
 }
 
-/// A stream of items, each with its cursor as `id`. The next item is read when the client has taken the one before.
-pub(super) fn feed_stream<T: Serialize + Send + 'static>(
+/// A stream of items, each shown as `show` has it, with its cursor as `id`. The next item is read when the client has taken the one before. As a part of
+/// the stream of all partitions it begins with its place.
+pub(super) fn feed_stream<T: Send + 'static, S: Serialize>(
     app: &App,
     name: &'static str,
-    items: impl Stream<Item = Result<(String, T), HostError>> + Send + 'static,
+    feed: FollowedFeed<T>,
+    show: impl Fn(T) -> S + Send + 'static,
+    part: Option<Extension<RequestPart>>,
 ) -> Result<Response, Problem> {
+    let FollowedFeed { after, items } = feed;
     let place = app.subscribe()?;
     let open = app.http.streaming();
     let events = items.scan(false, move |broken, item| {
@@ -57,13 +63,14 @@ pub(super) fn feed_stream<T: Serialize + Send + 'static>(
         }
         let event = item
             .map_err(Problem::from)
-            .and_then(|(cursor, item)| Event::default().id(cursor).event(name).json_data(&item).map_err(Problem::internal));
+            .and_then(|(cursor, item)| Event::default().id(cursor).event(name).json_data(show(item)).map_err(Problem::internal));
         future::ready(Some(event.unwrap_or_else(|problem| {
             *broken = true;
             // Without an `id`, so that a client continues from its last position after a reconnect.
             Event::default().event("problem").data(problem.to_json())
         })))
     });
-    let events = sse::with_retry(events).take_until(app.closing.clone().cancelled_owned());
+    let begin = part.is_some_and(|Extension(part)| part == RequestPart::Feed).then(|| Event::default().id(after));
+    let events = stream::iter(begin).chain(sse::with_retry(events)).take_until(app.closing.clone().cancelled_owned());
     Ok(sse::respond(events, (place, open)))
 }
