@@ -319,10 +319,17 @@ async fn the_tokens_of_a_key_are_those_of_all_partitions(hosts: &[ForwardingHost
             }
         }
     }
-    let (_, list) = answer(client().get(hosts[1].url("/api/v1/keys"))).await;
-    let keys = list["items"].as_array().unwrap_or_else(|| panic!("{list}"));
-    let shown = keys.iter().find(|key| made["key_id"] == key["key_id"]).unwrap();
-    assert!(shown["tokens_today"].as_u64().unwrap() >= budget, "{shown}");
+    // The host that lists the keys hears of it a moment later.
+    loop {
+        let (_, list) = answer(client().get(hosts[1].url("/api/v1/keys"))).await;
+        let keys = list["items"].as_array().unwrap_or_else(|| panic!("{list}"));
+        let shown = keys.iter().find(|key| made["key_id"] == key["key_id"]).unwrap();
+        if shown["tokens_today"].as_u64().unwrap() >= budget {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{shown}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
     let (status, body) = answer(client().delete(hosts[0].url(&path))).await;
     assert!(status.is_success(), "{status}: {body}");
 }
