@@ -55,14 +55,14 @@ const MUTANTS: [Mutant; 8] = [
     Mutant {
         name: "a batch that is there already is refused",
         is_seen_outside: true,
-        file: "host/ledger/src/cluster/log.rs",
+        file: "host/ledger/src/cluster/appender.rs",
         from: "on conflict do nothing returning p\";",
         to: "returning p\";",
     },
     Mutant {
         name: "a batch overwrites that of another owner",
         is_seen_outside: false,
-        file: "host/ledger/src/cluster/log.rs",
+        file: "host/ledger/src/cluster/appender.rs",
         from: "on conflict do nothing returning p\";",
         to: "on conflict (p, seq) do update set epoch = excluded.epoch, frame = excluded.frame returning p\";",
     },
@@ -70,19 +70,19 @@ const MUTANTS: [Mutant; 8] = [
         name: "a batch is acknowledged before the database has it",
         is_seen_outside: true,
         file: "host/ledger/src/cluster/log.rs",
-        from: "self.commit(batch, epoch, position.epoch(), &frame)?;",
+        from: "self.commit(&Append { partition, batch, epoch, before, frame })?;",
         // Each batch is committed when the next one comes.
-        to: "thread_local! { static LATE: std::cell::RefCell<Option<(u64, u64, u64, Vec<u8>)>> = const { std::cell::RefCell::new(None) } }
-        if let Some((batch, epoch, before, frame)) = LATE.replace(Some((batch, epoch, position.epoch(), frame.clone()))) {
-            self.commit(batch, epoch, before, &frame)?;
+        to: "thread_local! { static LATE: std::cell::RefCell<Option<Append>> = const { std::cell::RefCell::new(None) } }
+        if let Some(late) = LATE.replace(Some(Append { partition, batch, epoch, before, frame })) {
+            self.commit(&late)?;
         }",
     },
     Mutant {
         name: "the batch before is not asked for",
         is_seen_outside: true,
-        file: "host/ledger/src/cluster/log.rs",
-        from: "where n.seq = 1 or exists (select 1 from agent_host.log b where b.p = n.p and b.seq = n.seq - 1 and b.epoch = $5::int8)",
-        to: "where $5::int8 >= 0",
+        file: "host/ledger/src/cluster/appender.rs",
+        from: "where n.seq = 1 or exists (select 1 from agent_host.log b where b.p = n.p and b.seq = n.seq - 1 and b.epoch = n.before)",
+        to: "where n.before >= 0",
     },
     Mutant {
         name: "effects begin without a lease",

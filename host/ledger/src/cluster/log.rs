@@ -1,8 +1,8 @@
 //! The log of a ledger in PostgreSQL: one row for each batch.
 //!
 //! The primary key `(p, seq)` is the fence. An owner that was replaced finds the number of its next batch taken, whatever clocks,
-//! pauses and networks have done, and gives the ledger up. An insert also asks for the batch before, with the epoch that it was seen
-//! with: a database that has lost commits is noticed by the next batch.
+//! pauses and networks have done, and gives the ledger up. An insert ([`super::appender`]) also asks for the batch before, with the epoch that
+//! it was seen with: a database that has lost commits is noticed by the next batch.
 //!
 //! A frame is `checksum u64 | payload`; the checksum is keyed with the number of the cluster and that of the batch.
 
@@ -13,11 +13,16 @@ use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    cluster::{loss::mark, ownership::Ownership, session::Session},
+    cluster::{
+        appender::{Append, Appender, COMMIT, Inserted, insert},
+        loss::mark,
+        ownership::Ownership,
+        session::Session,
+    },
     cluster_error::ClusterError,
     error::LedgerError,
     lease::{Lease, LeaseEnd},
-    postgres::{Param, PostgresError, PostgresServer},
+    postgres::{Param, PostgresServer},
     store::{AppendError, Epochs, Log},
 };
 
@@ -27,16 +32,8 @@ const READ_BYTES: i64 = 16 * 1024 * 1024;
 pub(crate) const MANY_BATCHES: usize = 1_000;
 /// Bytes of a frame before its payload.
 const HEADER: usize = 8;
-/// Longest wait for the answer to an insert; then the row is looked for on another connection.
-const COMMIT: Duration = Duration::from_secs(5);
 /// Pause before another connection is tried.
 const RETRY: Duration = Duration::from_millis(100);
-
-const INSERT: &str = "insert into agent_host.log (p, seq, epoch, frame) \
-    select n.p, n.seq, n.epoch, n.frame from unnest(array[$1::int8], array[$2::int8], array[$3::int8], array[$4::bytea]) \
-    as n(p, seq, epoch, frame) \
-    where n.seq = 1 or exists (select 1 from agent_host.log b where b.p = n.p and b.seq = n.seq - 1 and b.epoch = $5::int8) \
-    on conflict do nothing returning p";
 
 const LOOK: &str = "select epoch, frame from agent_host.log where p = $1::int8 and seq = $2::int8";
 
@@ -154,34 +151,15 @@ pub(crate) fn read_frames(session: &mut Session, place: &LogPlace, position: Pos
 /// applied first.
 pub(crate) fn begin_epoch(session: &mut Session, place: &LogPlace, position: Position, epoch: u64) -> Result<bool, ClusterError> {
     let batch = position.last + 1;
-    let frame = empty_frame(place.seed, batch);
-    Ok(insert(session, place.partition, batch, epoch, position.epoch(), &frame)? == Inserted::Yes)
-}
-
-fn insert(
-    session: &mut Session,
-    partition: i64,
-    batch: u64,
-    epoch: u64,
-    before: u64,
-    frame: &[u8],
-) -> Result<Inserted, PostgresError> {
-    let params = [Param::Int(partition), Param::number(batch), Param::number(epoch), Param::Bytes(frame), Param::number(before)];
-    let rows = session.query(INSERT, &params)?;
-    Ok(if rows.is_empty() { Inserted::Fenced } else { Inserted::Yes })
-}
-
-/// The outcome of an insert.
-#[derive(PartialEq, Eq)]
-enum Inserted {
-    Yes,
-    /// The row is another's, or the batch before it is not there.
-    Fenced,
+    let (partition, before, frame) = (place.partition, position.epoch(), empty_frame(place.seed, batch).into());
+    Ok(insert(session, &[Append { partition, batch, epoch, before, frame }])? == [Inserted::Yes])
 }
 
 /// See the module.
 pub(crate) struct PostgresLog {
     place: LogPlace,
+    appender: Arc<Appender>,
+    /// For what becomes of a batch whose number is taken.
     session: Session,
     lease: Arc<Lease>,
     position: Arc<Mutex<Position>>,
@@ -205,16 +183,15 @@ impl PostgresLog {
     /// The log from `position` on, which its follower moves. Appending needs the lease to be taken.
     pub(crate) fn new(ownership: &Ownership, place: LogPlace, position: Arc<Mutex<Position>>, room: u64) -> Self {
         let (session, lease) = (ownership.session(COMMIT), Arc::clone(ownership.lease()));
-        let advertise = ownership.advertise().to_owned();
-        Self { place, session, lease, position, room, advertise, lost: None }
+        let (appender, advertise) = (ownership.appender(), ownership.advertise().to_owned());
+        Self { place, appender, session, lease, position, room, advertise, lost: None }
     }
 
-    fn commit(&mut self, batch: u64, epoch: u64, before: u64, frame: &[u8]) -> Result<(), AppendError> {
+    fn commit(&mut self, append: &Append) -> Result<(), AppendError> {
+        let Append { batch, epoch, ref frame, .. } = *append;
         loop {
             self.lease.check().map_err(AppendError::Lost)?;
-            let inserted = self.session.set_timeout(self.lease.left().min(COMMIT));
-            let inserted = inserted.and_then(|()| insert(&mut self.session, self.place.partition, batch, epoch, before, frame));
-            match inserted {
+            match self.appender.append(append.clone()) {
                 Ok(Inserted::Yes) => return Ok(()),
                 Ok(Inserted::Fenced) => return self.fenced(batch, epoch, frame),
                 Err(error) if error.is_refusal() => return Err(io::Error::other(error).into()),
@@ -280,10 +257,12 @@ impl Log for PostgresLog {
     fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
         let position = *self.position.lock();
         let (batch, epoch) = (position.last + 1, self.lease.epoch());
-        let frame = encode(self.place.seed, batch, payload);
-        self.commit(batch, epoch, position.epoch(), &frame)?;
-        self.position.lock().advance(batch, epoch, frame.len());
-        Ok(frame.len() as u64)
+        let (partition, before) = (self.place.partition, position.epoch());
+        let frame = Bytes::from(encode(self.place.seed, batch, payload));
+        let bytes = frame.len();
+        self.commit(&Append { partition, batch, epoch, before, frame })?;
+        self.position.lock().advance(batch, epoch, bytes);
+        Ok(bytes as u64)
     }
 
     fn turn(&mut self) -> io::Result<()> {

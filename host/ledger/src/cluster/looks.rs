@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     cluster::{log::Position, loss::LostBatch, session::Session},
-    postgres::{Param, PostgresError, PostgresServer, Row},
+    postgres::{Param, PostgresError, PostgresServer, Row, column},
 };
 
 /// Time between two looks.
@@ -37,8 +37,7 @@ const LOOK: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h
     and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise, \
     coalesce((select string_agg(o.host_id, ' ' order by o.host_id) from agent_host.hosts o where o.follows and not o.drained \
     and o.lease_until > clock_timestamp()), ''), exists (select 1 from agent_host.log l where l.p = p.p and l.seq > c.last), p.p \
-    from unnest(string_to_array($3::text, ' ')::int8[], string_to_array($4::text, ' ')::int8[], string_to_array($5::text, ' ')::int8[]) \
-    c(p, last, epoch) join agent_host.partitions p on p.p = c.p \
+    from unnest($3::int8[], $4::int8[], $5::int8[]) c(p, last, epoch) join agent_host.partitions p on p.p = c.p \
     left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation";
 
 /// A partition, as the database has it, beside the copy of this host.
@@ -239,13 +238,12 @@ impl Looker {
         let (mut partitions, mut lasts, mut epochs) = (Vec::new(), Vec::new(), Vec::new());
         for (partition, position) in asked {
             let position = *position.lock();
-            partitions.push(partition.to_string());
-            lasts.push(position.last.to_string());
-            epochs.push(position.epoch().to_string());
+            partitions.push(*partition);
+            lasts.push(column(position.last));
+            epochs.push(column(position.epoch()));
         }
-        let [partitions, lasts, epochs] = [partitions, lasts, epochs].map(|numbers| numbers.join(" "));
         let (host, incarnation) = (Param::Text(&self.host_id), Param::number(self.incarnation));
-        let [partitions, lasts, epochs] = [&partitions, &lasts, &epochs].map(|numbers| Param::Text(numbers));
+        let [partitions, lasts, epochs] = [&partitions, &lasts, &epochs].map(|numbers| Param::Numbers(numbers));
         self.session.query_again(LOOK, &[host, incarnation, partitions, lasts, epochs])
     }
 

@@ -7,7 +7,7 @@
 use crate::{
     cluster::{log::Position, session::Session},
     cluster_error::ClusterError,
-    postgres::{Param, PostgresError, PostgresServer},
+    postgres::{Param, PostgresError, PostgresServer, column},
     store::EpochEnd,
 };
 
@@ -20,7 +20,7 @@ const END: &str = "select coalesce((select max(seq) from agent_host.log where p 
 const MARK: &str = "update agent_host.partitions set lost_batch = $2::int8, lost_by = $4::text where p = $1::int8 \
     and coalesce(lost_batch, 0) < $2::int8 and exists (select 1 from (select 1) one left join \
     (select seq, epoch from agent_host.log where p = $1::int8 order by seq desc limit 1) e on true where e.seq is null or e.seq < $2::int8 \
-    and exists (select 1 from unnest(string_to_array($3::text, ' ')::int8[], string_to_array($5::text, ' ')::int8[]) h(epoch, last) \
+    and exists (select 1 from unnest($3::int8[], $5::int8[]) h(epoch, last) \
     where h.epoch = e.epoch and e.seq <= h.last))";
 
 /// A batch that the log of a cluster lost.
@@ -72,12 +72,10 @@ impl CopyEnd {
 
 /// Leaves the mark: the copy of the host at this address has the batches up to `position`.
 pub(crate) fn mark(session: &mut Session, partition: i64, position: Position, advertise: &str) -> Result<(), PostgresError> {
-    let list = |number: fn(EpochEnd) -> u64| {
-        let numbers: Vec<_> = position.epochs.ends().map(|end| number(end).to_string()).collect();
-        numbers.join(" ")
-    };
-    let (epochs, ends) = (list(|end| end.epoch), list(|end| end.last));
+    let ends = || position.epochs.ends();
+    let epochs: Vec<_> = ends().map(|EpochEnd { epoch, .. }| column(epoch)).collect();
+    let lasts: Vec<_> = ends().map(|EpochEnd { last, .. }| column(last)).collect();
     let (partition, last) = (Param::Int(partition), Param::number(position.last));
-    let params = [partition, last, Param::Text(&epochs), Param::Text(advertise), Param::Text(&ends)];
+    let params = [partition, last, Param::Numbers(&epochs), Param::Text(advertise), Param::Numbers(&lasts)];
     session.query_again(MARK, &params).map(drop)
 }

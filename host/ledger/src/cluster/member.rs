@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     cluster::{
         ClusterOptions,
+        appender::Appender,
         assignment::assigned,
         looks::Looks,
         schema::{Cluster, TIMEOUT, check_cluster, first, upgrade_cluster},
@@ -68,6 +69,11 @@ const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, adv
 /// The name of the sessions of a host's process, by which they are found in `pg_stat_activity`. At most 63 bytes count.
 fn session_name(host_id: &str, incarnation: u64) -> String {
     format!("agent-host {host_id} {incarnation}")
+}
+
+/// The name of the session with which the process of a host appends to the logs of its partitions.
+pub(super) fn appender_name(host_id: &str, incarnation: u64) -> String {
+    format!("{} log", session_name(host_id, incarnation))
 }
 
 /// The file with the id of this host, locked for as long as the process is a member.
@@ -220,6 +226,7 @@ pub(super) struct Member {
     pub(super) incarnation: u64,
     pub(super) state: Arc<MemberState>,
     pub(super) looks: Arc<Looks>,
+    pub(super) appender: Arc<Appender>,
     stop: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
     /// Says that no other process is this host.
@@ -253,6 +260,7 @@ impl Member {
         );
         let incarnation = rows.and_then(|rows| first(&rows, server)?.number(0)).map_err(ClusterError::from)?;
         time.renew(sent);
+        let appender = Appender::new(server, &appender_name(&host_id, incarnation), Arc::clone(&time));
         let state = MemberState { time, leases: Mutex::default(), followed: Mutex::default(), drained: AtomicBool::new(false) };
         let mut member = Self {
             server: server.clone(),
@@ -263,6 +271,7 @@ impl Member {
             incarnation,
             state: Arc::new(state),
             looks: Looks::new(server),
+            appender: Arc::new(appender),
             stop: Arc::default(),
             threads: Vec::new(),
             _lock: lock,

@@ -14,6 +14,7 @@
 //! takes over raises the epoch, ends the sessions of the owner before, reads the end of the log, and writes a first batch of its own
 //! without rows; from then on the owner before can commit nothing. The owner acts only within its lease ([`crate::lease`]).
 
+mod appender;
 mod assignment;
 mod blobs;
 mod drain;

@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 
 use crate::{
     cluster::{
+        appender::Appender,
         assignment::assigned,
         log::Position,
         looks::{Follower, PartitionLook},
         loss::{CopyEnd, LostBatch},
-        member::Member,
+        member::{Member, appender_name},
         schema::{check_clock, first, rights},
         session::Session,
     },
@@ -49,8 +50,9 @@ const GIVE_BACK: &str = "update agent_host.partitions set owner = null, incarnat
     where owner = $1::text and incarnation = $2::int8 and p = $3::int8 and epoch = $4::int8 and (lost_batch >= $5::int8 or $5::int8 = 0 \
     or exists (select 1 from agent_host.log l where l.p = $3::int8 and l.seq = $5::int8 and l.epoch = $6::int8)) returning epoch";
 
+/// Two names of sessions.
 const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
-    where application_name = $1::text and pid <> pg_backend_pid()";
+    where application_name in ($1::text, $2::text) and pid <> pg_backend_pid()";
 
 /// The name of the sessions of a host's process for one partition.
 fn session_name(host_id: &str, incarnation: u64, partition: i64) -> String {
@@ -141,6 +143,11 @@ impl Ownership {
         self.member.looks.follow(self.partition, position)
     }
 
+    /// The appends of all partitions of this process.
+    pub(crate) fn appender(&self) -> Arc<Appender> {
+        Arc::clone(&self.member.appender)
+    }
+
     /// A session of this process for the partition, which a host that takes over ends.
     pub(crate) fn session(&self, timeout: Duration) -> Session {
         Session::new(&self.member.server, &self.session_name(), timeout)
@@ -190,7 +197,9 @@ impl Ownership {
         if let Some((owner, incarnation)) = before
             && (owner.as_str(), incarnation) != (member.host_id.as_str(), member.incarnation)
         {
-            self.terminate(session, &session_name(&owner, incarnation, self.partition))?;
+            // All that the process of that host owned is free, or its lease is over.
+            let names = [session_name(&owner, incarnation, self.partition), appender_name(&owner, incarnation)];
+            self.terminate(session, &names)?;
         }
         Ok(Finding::Taken(epoch))
     }
@@ -208,10 +217,10 @@ impl Ownership {
         facts.partitions == 1 || assigned.is_none_or(|host| host == host_id) || since.elapsed() >= PRECEDENCE
     }
 
-    fn terminate(&self, session: &mut Session, name: &str) -> Result<(), ClusterError> {
+    fn terminate(&self, session: &mut Session, names: &[String; 2]) -> Result<(), ClusterError> {
         let (server, began) = (&self.member.server, Instant::now());
         loop {
-            let rows = session.query_again(TERMINATE, &[Param::Text(name)]);
+            let rows = session.query_again(TERMINATE, &names.each_ref().map(|name| Param::Text(name)));
             let rows = rows.map_err(|error| rights(error, server, "end the sessions of another host (pg_signal_backend)"))?;
             if first(&rows, server)?.number(0)? == 0 || began.elapsed() > TERMINATION {
                 return Ok(());
@@ -253,7 +262,8 @@ impl Drop for Ownership {
         // Where this fails, the others wait for the end of the lease.
         let mut session = self.session(Duration::from_secs(1));
         // The next owner ends the sessions of this one only where it knows of it.
-        let _ = session.query_again(TERMINATE, &[Param::Text(&self.session_name())]);
+        let name = self.session_name();
+        let _ = session.query_again(TERMINATE, &[Param::Text(&name), Param::Text(&name)]);
         if let Err(error) = self.give_back(&mut session, epoch) {
             tracing::warn!(%error, "the ledger could not be given back: another host takes it over when the lease is over");
         }

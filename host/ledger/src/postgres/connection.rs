@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io::{self, Read, Write},
+    num::TryFromIntError,
     sync::Arc,
     time::Duration,
 };
@@ -19,12 +20,16 @@ use postgres_protocol::{
         backend::{DataRowBody, ErrorFields, Message},
         frontend,
     },
+    types::{ArrayDimension, array_to_sql},
 };
 
 use crate::postgres::{PostgresError, PostgresServer, stream::Stream};
 
 /// Format codes of the protocol.
 const BINARY: i16 = 1;
+/// Numbers of types, which are the same in every database (`pg_type.dat`).
+const BYTEA: u32 = 17;
+const INT8: u32 = 20;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -34,13 +39,22 @@ pub(crate) enum Param<'a> {
     Int(i64),
     Text(&'a str),
     Bytes(&'a [u8]),
+    /// An array of `int8`.
+    Numbers(&'a [i64]),
+    /// An array of `bytea`.
+    Frames(&'a [Bytes]),
 }
 
 impl Param<'_> {
     /// A number, which is never as large as `int8` has room for.
     pub(crate) fn number(number: u64) -> Self {
-        Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
+        Self::Int(column(number))
     }
+}
+
+/// A number as a column has it.
+pub(crate) fn column(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// A row of an answer.
@@ -326,11 +340,29 @@ impl Drop for Connection {
     }
 }
 
+fn dimension(len: usize) -> Result<ArrayDimension, TryFromIntError> {
+    Ok(ArrayDimension { len: i32::try_from(len)?, lower_bound: 1 })
+}
+
 fn write_param(param: &Param<'_>, to: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
     match param {
         Param::Int(value) => to.extend_from_slice(&value.to_be_bytes()),
         Param::Text(text) => to.extend_from_slice(text.as_bytes()),
         Param::Bytes(bytes) => to.extend_from_slice(bytes),
+        Param::Numbers(numbers) => {
+            let write = |number: &i64, to: &mut BytesMut| {
+                to.extend_from_slice(&number.to_be_bytes());
+                Ok(IsNull::No)
+            };
+            array_to_sql([dimension(numbers.len())?], INT8, *numbers, write, to)?;
+        }
+        Param::Frames(frames) => {
+            let write = |frame: &Bytes, to: &mut BytesMut| {
+                to.extend_from_slice(frame);
+                Ok(IsNull::No)
+            };
+            array_to_sql([dimension(frames.len())?], BYTEA, *frames, write, to)?;
+        }
     }
     Ok(IsNull::No)
 }

@@ -10,6 +10,6 @@ mod error;
 mod server;
 mod stream;
 
-pub(crate) use connection::{Connection, Param, Row};
+pub(crate) use connection::{Connection, Param, Row, column};
 pub use error::PostgresError;
 pub use server::PostgresServer;

@@ -86,6 +86,44 @@ fn owners(url: &str) -> Vec<Option<String>> {
     status_of(url).partitions.into_iter().map(|partition| partition.owner).collect()
 }
 
+/// A batch whose number is taken ends the owner of its partition, and holds up no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn batches_of_several_partitions_are_written_together_and_each_is_fenced_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = cluster_of(shared(), 4);
+    let url = shared().url(&database);
+    let joined = ClusterMember::join(&host_options(dir.path()), &member(&url, "a:1")).unwrap();
+    let owned = |partition| joined.follow(partition, copy(dir.path(), partition)).unwrap().activate(|| false, |_| ());
+    let ledgers: Vec<Ledger> = (0..4).map(|partition| owned(partition).unwrap().unwrap()).collect();
+    let writers: Vec<_> = ledgers
+        .iter()
+        .cloned()
+        .map(|ledger| {
+            tokio::spawn(async move {
+                for _ in 0..50 {
+                    new_run(&ledger).await;
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let counts = shared().sql(&database, "select count(*) || ' ' || count(distinct xmin::text) from agent_host.log");
+    let (batches, transactions) = counts.split_once(' ').unwrap();
+    let [batches, transactions] = [batches, transactions].map(|count| count.parse::<u64>().unwrap());
+    assert!(batches >= 4 && transactions < batches, "{batches} batches in {transactions} transactions");
+
+    let taken = "insert into agent_host.log (p, seq, epoch, frame) select 0, max(seq) + 1, max(epoch) + 1, '' from agent_host.log where p = 0";
+    shared().sql(&database, taken);
+    let writes = ledgers.iter().map(|ledger| ledger.accept(accept(event(), Vec::new())));
+    let written: Vec<bool> = futures_util::future::join_all(writes).await.iter().map(Result::is_ok).collect();
+    assert_eq!(written, [false, true, true, true]);
+    for ledger in &ledgers[1..] {
+        new_run(ledger).await;
+    }
+}
+
 /// Hosts that join get their share, one that ends in good order or is drained leaves it to the others, and no run is lost on the way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn hosts_share_the_partitions_and_each_keeps_its_rows_wherever_it_goes() {
