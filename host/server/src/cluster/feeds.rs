@@ -3,6 +3,8 @@
 //! Each partition has a stream, which begins with the place after which its events come ([`RequestPart::Feed`]). An event of the merged stream has
 //! the places of all partitions as its id, so a client goes on from there, at any host.
 
+use std::time::Duration;
+
 use axum::{
     body::{Body, Bytes},
     extract::Request,
@@ -20,8 +22,15 @@ use super::{
     listeners::ClusterPartition,
     partitioned::{PartitionedRequest, unreadable, whole_events},
 };
-use crate::http::{Problem, ProblemCode, forwarded::RequestPart, headers::LAST_EVENT_ID, query::Query};
+use crate::http::{
+    Problem, ProblemCode,
+    forwarded::RequestPart,
+    headers::{LAST_EVENT_ID, last_event_id},
+    query::Query,
+};
 
+/// Time in which the streams of all partitions begin.
+const SOON: Duration = Duration::from_secs(10);
 /// An event of a feed is held until it is whole. One that is longer ends the stream.
 const EVENT_BYTES: usize = 64 << 20;
 
@@ -56,7 +65,12 @@ async fn merged(partitions: &[ClusterPartition], request: Request) -> Result<Res
         }
         bodies.push(answer.into_body());
     }
-    let feeds = join_all(bodies.into_iter().map(PartitionFeed::begin)).await;
+    let feeds = tokio::time::timeout(SOON, join_all(bodies.into_iter().map(PartitionFeed::begin))).await;
+    let feeds = feeds.map_err(|_| {
+        // As from a host of the version before, which knows no such streams.
+        let detail = "the stream of a partition does not begin: connect again";
+        Problem::new(ProblemCode::PartitionMoving, detail).into_response()
+    })?;
     let feeds = feeds.into_iter().collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
     Ok(Response::from_parts(parts, Body::from_stream(events_of_all(feeds))))
 }
@@ -66,7 +80,7 @@ fn requests(head: &PartitionedRequest, partitions: usize) -> Result<Vec<Request>
     let parts = head.parts();
     let mut query = Query::parse(parts.uri.query())?;
     let after = query.text("after");
-    let from = crate::http::headers::last_event_id(&parts.headers)?.or(after);
+    let from = last_event_id(&parts.headers)?.or(after);
     let places = match from {
         None => vec![None; partitions],
         Some(from) => {
@@ -241,7 +255,7 @@ mod tests {
             |requests: Vec<Request>| requests.iter().map(|asked| asked.headers()[LAST_EVENT_ID].clone()).collect::<Vec<_>>();
         assert_eq!(places(of("/api/v1/events", Some(&id)).unwrap()), ["a1", "b1"]);
         let asked = of(&format!("/api/v1/events?after={id}"), None).unwrap();
-        assert!(asked.iter().all(|request| request.uri() == "/api/v1/events?"));
+        assert!(asked.iter().all(|request| request.uri() == "/api/v1/events"));
         assert_eq!(places(asked), ["a1", "b1"]);
         for bad in ["a1".to_owned(), id_of(&["a1".to_owned()]), id_of(&["a\n1".to_owned(), "b".to_owned()])] {
             assert_eq!(of("/api/v1/events", Some(&bad)).unwrap_err().code(), ProblemCode::InvalidCursor, "{bad}");

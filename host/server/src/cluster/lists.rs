@@ -9,7 +9,7 @@ use agent_host_runs::Executor;
 use axum::{
     body::Bytes,
     extract::Request,
-    http::{StatusCode, Uri},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -22,7 +22,7 @@ use super::{
     listeners::ClusterPartition,
     partitioned::{AT_ONCE, MERGES, PartitionedRequest, unreadable, value},
 };
-use crate::http::{Problem, json, percent, query::Query};
+use crate::http::{Problem, json, query::Query};
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +103,7 @@ struct ListRequest {
     head: PartitionedRequest,
     order: Order,
     /// The parameters without `cursor` and `limit`.
-    parameters: String,
+    parameters: Vec<(String, String)>,
     limit: u32,
     places: Vec<Place>,
 }
@@ -141,9 +141,7 @@ impl ListRequest {
                 places = places_of(&cursor).filter(is_ours).ok_or_else(Problem::foreign_cursor)?;
             }
         }
-        let pair = |(name, value): (String, String)| format!("{}={}", percent::encode(&name), percent::encode(&value));
-        let parameters = query.all().into_iter().map(pair).collect::<Vec<_>>().join("&");
-        Ok(Self { head, order, parameters, limit, places })
+        Ok(Self { head, order, parameters: query.all(), limit, places })
     }
 
     async fn merged(&self, partitions: &[ClusterPartition]) -> Result<MergedPage, Response> {
@@ -195,20 +193,13 @@ impl ListRequest {
 
     /// The request to one partition.
     fn request(&self, place: &Place, limit: u32) -> Result<Request, Problem> {
-        let mut query = self.parameters.clone();
-        let mut add = |name: &str, value: &str| {
-            let sign = if query.is_empty() { "" } else { "&" };
-            query.push_str(&format!("{sign}{name}={value}"));
+        let limit = (!self.order.is_whole()).then(|| ("limit".to_owned(), limit.to_string()));
+        let cursor = match place {
+            Place::After(cursor) => Some(("cursor".to_owned(), cursor.clone())),
+            Place::Start | Place::End => None,
         };
-        if !self.order.is_whole() {
-            add("limit", &limit.to_string());
-        }
-        if let Place::After(cursor) = place {
-            add("cursor", &percent::encode(cursor));
-        }
-        let path = self.head.parts().uri.path();
-        let uri = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-        Ok(self.head.request(uri.parse::<Uri>().map_err(Problem::internal)?, Bytes::new(), None))
+        let uri = self.head.uri(self.parameters.iter().cloned().chain(limit).chain(cursor))?;
+        Ok(self.head.request(uri, Bytes::new(), None))
     }
 
     /// The number of items of each partition on the merged page. It ends where a partition may have further items that come before those of

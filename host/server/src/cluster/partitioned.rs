@@ -61,7 +61,8 @@ impl PartitionedRequest {
     pub(super) fn uri(&self, parameters: impl IntoIterator<Item = (String, String)>) -> Result<Uri, Problem> {
         let pair = |(name, value): (String, String)| format!("{}={}", percent::encode(&name), percent::encode(&value));
         let parameters = parameters.into_iter().map(pair).collect::<Vec<_>>().join("&");
-        format!("{}?{parameters}", self.0.uri.path()).parse().map_err(Problem::internal)
+        let sign = if parameters.is_empty() { "" } else { "?" };
+        format!("{}{sign}{parameters}", self.0.uri.path()).parse().map_err(Problem::internal)
     }
 
     /// The same request to one partition, with this body.

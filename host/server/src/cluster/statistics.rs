@@ -60,8 +60,6 @@ async fn runs(partitions: &[ClusterPartition], request: Request) -> Result<Respo
     let query = || Query::parse(head.parts().uri.query());
     let times = query().and_then(|mut query| Ok((query.parsed("since")?, query.parsed("until")?)));
     let (since, until) = times.map_err(IntoResponse::into_response)?;
-    // It is never closed.
-    let _permit = MERGES.acquire().await;
     let count = RunCount { partitions, head: &head, most: SCAN_RUNS / (partitions.len() as u64).max(1) };
     let mut counts = count.since(since).await?;
     // What is before the earliest run that one partition has looked at is not counted in any.
@@ -91,6 +89,8 @@ impl RunCount<'_> {
         let mut asked = asked.collect::<Vec<_>>().into_iter();
         let Some(first) = asked.next() else { return Ok(RunCounts::default()) };
         let first = first.await?;
+        // It is never closed.
+        let _permit = MERGES.acquire().await;
         let others = stream::iter(asked).buffer_unordered(AT_ONCE);
         others
             .try_fold(first, |mut counts, more| async {
@@ -121,7 +121,7 @@ mod tests {
             let (head, _) = PartitionedRequest::new(Request::builder().uri(uri).body(Body::empty()).unwrap());
             RunCount { partitions: &[], head: &head, most: 1 }.uri(since).unwrap().to_string()
         };
-        assert_eq!(uri("", None), "/api/v1/statistics?");
+        assert_eq!(uri("", None), "/api/v1/statistics");
         assert_eq!(uri("", Some(7)), "/api/v1/statistics?since=7");
         assert_eq!(uri("?binding_id=a%20b&since=3", Some(3)), "/api/v1/statistics?binding_id=a%20b&since=3");
         assert_eq!(uri("?since=3&until=9", Some(5)), "/api/v1/statistics?until=9&since=5");
