@@ -133,7 +133,7 @@ impl Looks {
     pub(super) fn follow(self: &Arc<Self>, partition: i64, position: &Arc<Mutex<Position>>) -> Follower {
         let copy = FollowedCopy { position: Arc::clone(position), waits: false, answer: None };
         self.state.lock().copies.insert(partition, copy);
-        Follower { looks: Arc::clone(self), partition }
+        Follower { looks: Arc::clone(self), partition, position: Arc::clone(position) }
     }
 }
 
@@ -141,6 +141,7 @@ impl Looks {
 pub(crate) struct Follower {
     looks: Arc<Looks>,
     partition: i64,
+    position: Arc<Mutex<Position>>,
 }
 
 impl Follower {
@@ -169,7 +170,8 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.looks.state.lock().copies.remove(&self.partition);
+        // Another copy may follow the partition already.
+        self.looks.state.lock().copies.retain(|_, copy| !Arc::ptr_eq(&copy.position, &self.position));
     }
 }
 
