@@ -8,6 +8,8 @@ use crate::secret::SecretRef;
 
 /// Lengths of a lease, in milliseconds.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 1_000..=600_000;
+/// Hosts that follow a partition.
+const FOLLOWERS: std::ops::RangeInclusive<u32> = 0..=63;
 /// Bytes of log between two snapshots.
 const SNAPSHOT_LOG_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// Beginnings of the addresses of object stores. The rest is read by the ledger.
@@ -39,6 +41,9 @@ pub struct ClusterConfig {
     /// Length of the lease of the active host, in milliseconds, from 1,000 to 600,000. Another host takes over when it is over. The
     /// active host ends itself where the database is away for as long, less two seconds.
     pub lease_ms: u64,
+    /// Hosts that follow each partition into a copy, beside its owner, from 0 to 63. Each host has a copy of the first partition, with the API keys. With 0 a
+    /// partition whose owner is gone begins from a snapshot.
+    pub followers: u32,
     /// Bytes of log after which a snapshot of the ledger is due, from 1 MiB to 1 TiB. The log is trimmed behind the older of two snapshots; a host
     /// that begins anew reads a snapshot and the log after it.
     pub snapshot_log_bytes: u64,
@@ -53,6 +58,7 @@ impl Default for ClusterConfig {
             password: None,
             blobs: None,
             lease_ms: 10_000,
+            followers: 1,
             snapshot_log_bytes: 64 << 20,
         }
     }
@@ -83,6 +89,9 @@ impl ClusterConfig {
         }
         if !LEASE_MS.contains(&self.lease_ms) {
             return Err(format!("`cluster.lease_ms` is {}, and a lease has 1,000 to 600,000 milliseconds", self.lease_ms));
+        }
+        if !FOLLOWERS.contains(&self.followers) {
+            return Err(format!("`cluster.followers` is {}, and a partition has 0 to 63 of them", self.followers));
         }
         if !SNAPSHOT_LOG_BYTES.contains(&self.snapshot_log_bytes) {
             return Err(format!(

@@ -36,8 +36,8 @@ pub use agent_host_config::{
 };
 pub use agent_host_facts as facts;
 pub use agent_host_ledger::{
-    ClusterError, ClusterMember, ClusterOptions, CopyReader, DeletedData, EntryWrite, Idempotency, LeaseEnd, Ledger, Partition,
-    Standby, StandbyStatus, StandbyWatch,
+    Bystander, ClusterError, ClusterMember, ClusterOptions, CopyReader, DeletedData, EntryWrite, Idempotency, LeaseEnd, Ledger,
+    Partition, Standby, StandbyStatus, StandbyWatch,
 };
 pub use agent_host_providers::{
     egress, key_set, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook,
@@ -87,6 +87,7 @@ pub use crate::{
     policy::{
         StartError,
         binding::BindingReport,
+        key_limits::PartitionUsage,
         keys::{Key, Keys, NewKey, Validity},
         library::LibraryError,
         media,

@@ -144,6 +144,7 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
+    each_partition_has_an_owner_and_a_follower(&hosts, commands.path()).await;
     lists_of_senders_without_a_workspace_are_those_of_all(&hosts, &workspaces).await;
     senders_without_a_workspace_name_one(&hosts, &workspaces).await;
     credentials_of_a_workspace_are_good_at_every_host(&hosts, &workspaces[0]).await;
@@ -202,7 +203,9 @@ async fn hosts_share_the_workspaces_and_each_takes_every_request() {
     // The copy of each partition is a ledger by itself.
     let mut rows = 0;
     for partition in 0..PARTITIONS {
-        let mut check = command(ended[0].path());
+        let folder = if partition == 0 { "data/ledger".to_owned() } else { format!("data/ledger-{partition}") };
+        let has_copy = ended.iter().find(|dir| dir.path().join(&folder).exists()).unwrap();
+        let mut check = command(has_copy.path());
         let checked = check.args(["ledger", "check", "--json", "--partition", &partition.to_string()]).output().unwrap();
         let report: Value = serde_json::from_slice(&checked.stdout).unwrap_or_else(|_| panic!("{checked:?}"));
         assert!(checked.status.success(), "{report}");
@@ -332,6 +335,27 @@ async fn the_tokens_of_a_key_are_those_of_all_partitions(hosts: &[ForwardingHost
     }
     let (status, body) = answer(client().delete(hosts[0].url(&path))).await;
     assert!(status.is_success(), "{status}: {body}");
+}
+
+/// All hosts have copies of the first partition, and two of them of each other one. The third says that it has none.
+async fn each_partition_has_an_owner_and_a_follower(hosts: &[ForwardingHost], commands: &std::path::Path) {
+    let began = Instant::now();
+    loop {
+        let mut counts = [0; PARTITIONS as usize];
+        for host in hosts {
+            let (_, ready) = host.readiness().await;
+            let partitions = ready["partitions"].as_array().unwrap().iter();
+            partitions.zip(&mut counts).for_each(|(partition, count)| *count += usize::from(!partition["last_batch"].is_null()));
+        }
+        let status = tokio::task::block_in_place(|| cluster_command(commands, &["status"])).unwrap();
+        let listed = status["hosts"].as_array().unwrap().iter();
+        let listed: usize = listed.map(|host| host["copies"].as_array().unwrap().len()).sum();
+        if counts == [3, 2, 2, 2] && listed == counts.iter().sum::<usize>() {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "{counts:?}: {status}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// The place of the host that owns the partition of a workspace: the others answer with what that one has.

@@ -215,6 +215,7 @@ fn document(status: &ClusterStatus) -> serde_json::Value {
             "version": host.version,
             "active": host.is_active(),
             "partitions": host.partitions,
+            "copies": host.copies,
             "drained": host.is_drained,
             "lease_left_ms": host.lease_left_ms,
         })
@@ -261,7 +262,7 @@ fn status_text(status: &ClusterStatus) -> StyledText {
     if status.hosts.is_empty() {
         return format!("{head}no host has joined: start one with `agent-host serve`\n").into();
     }
-    let mut table = Table::new(["HOST", "STATE", "PARTITIONS", "LEASE", "VERSION"]);
+    let mut table = Table::new(["HOST", "STATE", "PARTITIONS", "COPIES", "LEASE", "VERSION"]);
     for host in &status.hosts {
         let state = match (host.is_active(), host.lease_left_ms > 0) {
             (true, true) => "active",
@@ -270,8 +271,9 @@ fn status_text(status: &ClusterStatus) -> StyledText {
             (false, true) => "warm",
             (false, false) => "gone",
         };
-        let (partitions, lease) = (host.partitions.len().to_string(), format!("{} ms", host.lease_left_ms));
-        table.row([host.advertise.clone(), state.to_owned(), partitions, lease, host.version.clone()]);
+        let [partitions, copies] = [&host.partitions, &host.copies].map(|numbers| numbers.len().to_string());
+        let lease = format!("{} ms", host.lease_left_ms);
+        table.row([host.advertise.clone(), state.to_owned(), partitions, copies, lease, host.version.clone()]);
     }
     let mut text = table.render();
     text.push_str(&head);

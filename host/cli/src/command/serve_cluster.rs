@@ -1,4 +1,5 @@
-//! `agent-host serve` in a cluster: a service for each partition, which follows it, serves it while this host owns it, and follows again.
+//! `agent-host serve` in a cluster: a service for each partition, which follows it, serves it while this host owns it, and follows again; or looks on,
+//! while other hosts own and follow it.
 
 use std::{
     sync::Arc,
@@ -8,7 +9,7 @@ use std::{
 use agent_host_config::Config;
 use agent_host_ledger::OpenError;
 use agent_host_runs::{
-    ClusterMember, Host, HostError, HostProcess, LeaseEnd, Ledger, Partition, Standby, StartError, cluster_secret,
+    Bystander, ClusterMember, Host, HostError, HostProcess, LeaseEnd, Ledger, Partition, Standby, StartError, cluster_secret,
 };
 use agent_host_server::{ActivePartition, ClusterClient, ClusterListeners, ClusterPartition};
 use parking_lot::Mutex;
@@ -30,43 +31,72 @@ const HANDOVER_GRACE: Duration = Duration::from_millis(500);
 const HANDOVER_LOOK: Duration = Duration::from_millis(100);
 /// Readers of a ledger that the host has given away, such as an answer whose last bytes are under way, have so long to end.
 const LAST_READERS: Duration = Duration::from_secs(10);
-/// Pause between attempts to open a copy.
+/// Pause between attempts to open a copy that something has open.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Pause before another attempt to make a copy.
+const RETRY: Duration = Duration::from_secs(5);
 
-/// A host that has joined its cluster, follows all partitions, and answers requests.
+/// A host that has joined its cluster, knows the owners of all partitions, and answers requests.
 pub(super) struct Joined {
     member: ClusterMember,
-    standbys: Vec<Standby>,
+    roles: Vec<Role>,
     listeners: ClusterListeners,
+}
+
+/// The part of this host in a partition that it does not own.
+enum Role {
+    /// Following the partition into a copy.
+    Standby(Box<Standby>),
+    /// Looking on, without a copy.
+    Bystander(Bystander),
+}
+
+impl Role {
+    /// With a copy where there is one already, or each host is to have one.
+    async fn of(config: &Config, member: &ClusterMember, partition: Partition) -> Result<Self, StartError> {
+        match Host::look_on(config, member, partition).await? {
+            Some(bystander) => Ok(Self::Bystander(bystander)),
+            None => Host::follow_ledger(config, member, partition.number()).await.map(|standby| Self::Standby(Box::new(standby))),
+        }
+    }
+
+    /// The listeners see what is learned of the partition.
+    fn shown_to(self, listeners: &ClusterPartition) -> Self {
+        match self {
+            Self::Standby(standby) => Self::Standby(Box::new(standby.shown_by(listeners.watch()))),
+            Self::Bystander(bystander) => Self::Bystander(bystander.shown_by(listeners.watch())),
+        }
+    }
 }
 
 /// Joins the cluster of the configuration, and answers requests from then on. `config.listen` is afterwards the address at which that is.
 /// `None` where the configuration has a ledger of its own.
 pub(super) async fn join(config: &mut Config, output: Output) -> anyhow::Result<Option<Joined>> {
     let secret = cluster_secret(config)?;
-    let Some((member, standbys)) = unless_in_use(async || follow_all(config).await).await? else { return Ok(None) };
+    let Some((member, roles)) = unless_in_use(async || follow_all(config).await).await? else { return Ok(None) };
     let listeners = ClusterListeners::bind(config, member.partitions(), secret).await?;
     config.listen = listeners.local_addr();
     output.remark(&format!("warm: following the ledger of the cluster, at {}", local_url(config.listen)));
-    let standbys = standbys.into_iter().zip(listeners.partitions());
-    let standbys = standbys.map(|(standby, partition)| begin_to_follow(standby, partition)).collect();
-    Ok(Some(Joined { member, standbys, listeners }))
+    let roles = roles.into_iter().zip(listeners.partitions());
+    let roles = roles.map(|(role, partition)| begin_to_follow(role, partition)).collect();
+    Ok(Some(Joined { member, roles, listeners }))
 }
 
-async fn follow_all(config: &Config) -> Result<Option<(ClusterMember, Vec<Standby>)>, StartError> {
+async fn follow_all(config: &Config) -> Result<Option<(ClusterMember, Vec<Role>)>, StartError> {
     let Some(member) = Host::join(config, env!("CARGO_PKG_VERSION")).await? else { return Ok(None) };
-    let mut standbys = Vec::with_capacity(member.partitions() as usize);
-    for partition in 0..member.partitions() {
-        standbys.push(Host::follow_ledger(config, &member, partition).await?);
+    let of = member.partitions();
+    let mut roles = Vec::with_capacity(of as usize);
+    for partition in 0..of {
+        roles.push(Role::of(config, &member, Partition::new(partition, of)).await?);
     }
-    Ok(Some((member, standbys)))
+    Ok(Some((member, roles)))
 }
 
-/// The listeners see what the standby learns.
-fn begin_to_follow(standby: Standby, partition: &ClusterPartition) -> Standby {
-    let standby = standby.shown_by(partition.watch());
+/// The listeners follow the owner of a partition, which this host does not own.
+fn begin_to_follow(role: Role, partition: &ClusterPartition) -> Role {
+    let role = role.shown_to(partition);
     partition.follow();
-    standby
+    role
 }
 
 /// Serves until a signal comes. A process that does not start, and a partition that cannot be followed, end the host.
@@ -77,7 +107,7 @@ pub(super) async fn serve(
     mut signals: Signals,
     output: Output,
 ) -> anyhow::Result<()> {
-    let Joined { member, standbys, mut listeners } = joined;
+    let Joined { member, roles, mut listeners } = joined;
     let of = member.partitions();
     let mut starting: Option<JoinHandle<Result<HostProcess, StartError>>> = Some(tokio::spawn(async move {
         let process = HostProcess::start(config, super::compiler()).await?;
@@ -88,7 +118,7 @@ pub(super) async fn serve(
     let stopping = CancellationToken::new();
     let (url, owned) = (local_url(listeners.local_addr()), Arc::<Mutex<Owned>>::default());
     let mut services = JoinSet::new();
-    for (number, (standby, partition)) in (0..of).zip(standbys.into_iter().zip(listeners.partitions())) {
+    for (number, (role, partition)) in (0..of).zip(roles.into_iter().zip(listeners.partitions())) {
         let service = Service {
             member: member.clone(),
             partition: Partition::new(number, of),
@@ -100,7 +130,7 @@ pub(super) async fn serve(
             url: url.clone(),
             output,
         };
-        services.spawn(service.execute(standby));
+        services.spawn(service.execute(role));
     }
     let mut ended = loop {
         let start = async {
@@ -167,41 +197,83 @@ struct Service {
 }
 
 impl Service {
-    /// Follows the partition and serves it, in turns, until the host ends.
-    async fn execute(mut self, standby: Standby) -> anyhow::Result<()> {
-        let mut standby = standby;
+    /// Looks on at the partition, follows it and serves it, in turns, until the host ends.
+    async fn execute(mut self, role: Role) -> anyhow::Result<()> {
+        let mut role = role;
         loop {
-            self.follow_keys(&standby);
-            let (lost, is_lost) = oneshot::channel();
-            let Some(ledger) = self.until_owned(standby, lost).await? else { return Ok(()) };
-            let Some(process) = self.started().await else { return Ok(()) };
-            let host = process.open(ledger, self.partition).await?;
-            if !self.serve(host, is_lost).await? {
-                return Ok(());
+            role = match role {
+                Role::Standby(standby) => match self.follow(*standby).await? {
+                    Some(role) => role,
+                    None => return Ok(()),
+                },
+                Role::Bystander(bystander) => match self.look_on(bystander).await? {
+                    Some(role) => role,
+                    None => return Ok(()),
+                },
+            };
+        }
+    }
+
+    /// Follows the partition, and serves it when it is this host's, until it is another one's or the copy is not needed any more. `None` where the host
+    /// ends.
+    async fn follow(&mut self, standby: Standby) -> anyhow::Result<Option<Role>> {
+        self.follow_keys(&standby);
+        let (lost, is_lost) = oneshot::channel();
+        let taken = self.until_owned(standby, lost).await?;
+        let Some(process) = self.started().await else { return Ok(None) };
+        let config = process.config();
+        let Some(ledger) = taken else {
+            if self.stopping.is_cancelled() {
+                return Ok(None);
             }
-            let Some(again) = self.open_again(&process.config()).await? else { return Ok(()) };
-            standby = begin_to_follow(again, &self.routes);
-            if self.partition.is_only() {
-                self.output.remark("drained: following the ledger of the cluster, and forwarding requests");
+            return Ok(Some(Role::of(&config, &self.member, self.partition).await?.shown_to(&self.routes)));
+        };
+        let host = process.open(ledger, self.partition).await?;
+        if !self.serve(host, is_lost).await? {
+            return Ok(None);
+        }
+        let Some(again) = self.open_again(&config).await? else { return Ok(None) };
+        let role = begin_to_follow(Role::Standby(Box::new(again)), &self.routes);
+        if self.partition.is_only() {
+            self.output.remark("drained: following the ledger of the cluster, and forwarding requests");
+        }
+        Ok(Some(role))
+    }
+
+    /// Looks on at the partition until this host is to have a copy, and makes that. `None` where the host ends.
+    async fn look_on(&mut self, bystander: Bystander) -> anyhow::Result<Option<Role>> {
+        let stopping = self.stopping.clone();
+        if !tokio::task::spawn_blocking(move || bystander.wait(|| stopping.is_cancelled())).await? {
+            return Ok(None);
+        }
+        let Some(process) = self.started().await else { return Ok(None) };
+        loop {
+            match Host::follow_ledger(&process.config(), &self.member, self.partition.number()).await {
+                Ok(standby) => return Ok(Some(Role::Standby(Box::new(standby)).shown_to(&self.routes))),
+                // The host may own other partitions.
+                Err(error) => {
+                    let partition = self.partition.number();
+                    tracing::warn!(partition, %error, "a copy of a partition could not be made: this host tries again in 5 s");
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RETRY) => {}
+                () = self.stopping.cancelled() => return Ok(None),
             }
         }
     }
 
-    /// Of several partitions, the first has the keys, which each host needs to know whom a request is of, and each what its runs have used for
-    /// them.
+    /// Of several partitions, the first has the keys, which each host needs to know whom a request is of.
     fn follow_keys(&self, standby: &Standby) {
-        if self.partition.is_only() {
+        if self.partition.is_only() || !self.partition.is_first() {
             return;
         }
-        let (copy, mut process, partition) = (standby.reader(), self.process.clone(), self.partition);
+        let (copy, mut process) = (standby.reader(), self.process.clone());
         tokio::spawn(async move {
             if let Ok(process) = process.wait_for(Option::is_some).await
                 && let Some(process) = &*process
             {
-                if partition.is_first() {
-                    process.follow_keys(copy.clone());
-                }
-                process.follow_key_usage(copy, partition);
+                process.follow_keys(copy);
             }
         });
     }

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    cluster::{log::Position, loss::LostBatch, session::Session},
+    cluster::{log::Position, loss::LostBatch, placement::live_hosts, session::Session},
     postgres::{Param, PostgresError, PostgresServer, Row, column},
 };
 
@@ -26,19 +26,21 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// the older one.
 ///
 /// Also: the batch that the log lost, whether it has the last batch of the copy, unless that is one that was trimmed, whether this host is drained
-/// and another would take the partition, the address of the owner, the hosts that partitions are assigned to, and whether the log has more than
-/// the copy.
-const LOOK: &str = "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
+/// and another would take the partition, the address of the owner, the hosts that partitions are given to, and whether the log has more than
+/// the copy. A host without a copy looks as one whose copy is empty.
+const LOOK: &str = concat!(
+    "select p.epoch, p.owner, p.incarnation, p.owner is null or h.host_id is null \
     or (p.owner = $1::text and p.incarnation = $2::int8), \
     coalesce(greatest(h.lease_until, pg_postmaster_start_time() + h.lease_ms * interval '1 millisecond') < clock_timestamp(), true), \
     p.lost_batch, p.lost_by, \
     c.last = 0 or c.last < p.log_first or exists (select 1 from agent_host.log l where l.p = p.p and l.seq = c.last and \
     l.epoch = c.epoch), exists (select 1 from agent_host.hosts me join agent_host.hosts o on o.host_id <> me.host_id and not o.drained \
-    and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise, \
-    coalesce((select string_agg(o.host_id, ' ' order by o.host_id) from agent_host.hosts o where o.follows and not o.drained \
-    and o.lease_until > clock_timestamp()), ''), exists (select 1 from agent_host.log l where l.p = p.p and l.seq > c.last), p.p \
+    and o.lease_until > clock_timestamp() where me.host_id = $1::text and me.drained), h.advertise, ",
+    live_hosts!(),
+    ", exists (select 1 from agent_host.log l where l.p = p.p and l.seq > c.last), p.p \
     from unnest($3::int8[], $4::int8[], $5::int8[]) c(p, last, epoch) join agent_host.partitions p on p.p = c.p \
-    left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation";
+    left join agent_host.hosts h on h.host_id = p.owner and h.incarnation = p.incarnation"
+);
 
 /// A partition, as the database has it, beside the copy of this host.
 #[derive(Debug)]
@@ -59,7 +61,7 @@ pub(crate) struct PartitionLook {
     pub(crate) has_more: bool,
     /// This host is drained, and another would take the partition.
     pub(crate) gives_way: bool,
-    /// The hosts that partitions are assigned to.
+    /// The hosts that partitions are given to, for [`LiveHosts`](super::placement::LiveHosts).
     pub(crate) hosts: String,
     /// The connection to the database was made anew a moment ago: see [`SETTLED`].
     pub(crate) is_unsettled: bool,

@@ -21,8 +21,9 @@ use crate::{
     cluster::{
         ClusterOptions,
         appender::Appender,
-        assignment::assigned,
+        bystander::Bystander,
         looks::Looks,
+        placement::{LiveHosts, Place, live_hosts},
         schema::{Cluster, TIMEOUT, check_cluster, first, upgrade_cluster},
         session::Session,
         standby::Standby,
@@ -48,23 +49,28 @@ const LOW_BEATS: u32 = 3;
 /// A host keeps a partition for so many heartbeats before it gives it to the host that is to have it: partitions do not wander.
 const SETTLED_BEATS: u32 = 5;
 
-/// With `$5` the host is drained where another would take what it owns. The last column has the hosts that partitions are assigned to: those
-/// that follow all of them and are not drained.
-const BEAT: &str = "with beat as (update agent_host.hosts as me set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond', \
-    follows = $4::int8 <> 0, drained = me.drained or ($5::int8 <> 0 and exists (select 1 from agent_host.hosts o where \
+/// With `$5` the host is drained where another would take what it owns. The host has copies of the partitions `$6`; with `$4`, which hosts of the
+/// version before see, of all. The last column has the hosts that partitions are given to.
+const BEAT: &str = concat!(
+    "with beat as (update agent_host.hosts as me set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond', \
+    follows = $4::int8 <> 0, copies = $6::text, drained = me.drained or ($5::int8 <> 0 and exists (select 1 from agent_host.hosts o where \
     o.host_id <> $1::text and not o.drained and o.lease_until > clock_timestamp())) \
     where host_id = $1::text and incarnation = $2::int8 returning drained) \
     select (select count(*) from beat), p.p, p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), \
-    coalesce((select drained from beat), false), coalesce((select string_agg(o.host_id, ' ' order by o.host_id) from agent_host.hosts o \
-    where o.follows and not o.drained and o.lease_until > clock_timestamp()), '') from agent_host.partitions p order by p.p";
+    coalesce((select drained from beat), false), ",
+    live_hosts!(),
+    " from agent_host.partitions p order by p.p"
+);
 
-const IS_DRAINED: &str = "select 1::int8 from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 and drained";
+/// The hosts that partitions are given to, where this one is drained.
+const IF_DRAINED: &str =
+    concat!("select ", live_hosts!(), " from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 and drained");
 
-const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until) \
-    values ($1::text, 1, $2::text, $3::text, $4::int8, clock_timestamp(), clock_timestamp() + $4::int8 * interval '1 millisecond') \
+const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until, copies) \
+    values ($1::text, 1, $2::text, $3::text, $4::int8, clock_timestamp(), clock_timestamp() + $4::int8 * interval '1 millisecond', '') \
     on conflict (host_id) do update set incarnation = h.incarnation + 1, advertise = excluded.advertise, \
     version = excluded.version, lease_ms = excluded.lease_ms, started_at = excluded.started_at, lease_until = excluded.lease_until, \
-    drained = false, follows = false returning incarnation";
+    drained = false, follows = false, copies = '' returning incarnation";
 
 /// The name of the sessions of a host's process, by which they are found in `pg_stat_activity`. At most 63 bytes count.
 fn session_name(host_id: &str, incarnation: u64) -> String {
@@ -152,6 +158,14 @@ impl ClusterMember {
     pub fn follow(&self, partition: u32, options: Options) -> Result<Standby, OpenError> {
         Standby::follow(self, i64::from(partition), options)
     }
+
+    /// Looks on at a partition whose copy would be in `dir`, until this host is to have one.
+    ///
+    /// # Errors
+    /// [`OpenError`] where the rest of a copy that was left cannot be removed.
+    pub fn look_on(&self, partition: u32, dir: &Path) -> Result<Bystander, OpenError> {
+        Bystander::new(self, i64::from(partition), dir)
+    }
 }
 
 /// The state of a member that its heartbeat keeps.
@@ -207,11 +221,12 @@ impl MemberState {
         Ok(doubts)
     }
 
-    /// Notes what an answer of the database says of the host. An answer from before a takeover has the mark that ended with it.
-    fn note_drained(&self, drained: bool, held: &[(i64, Arc<Lease>, u64)]) {
+    /// Notes what an answer of the database says of the host. An answer from before a takeover has the mark that ended with it. A drained host keeps a
+    /// partition until another one has a copy.
+    fn note_drained(&self, drained: bool, held: &[(i64, Arc<Lease>, u64)], others_have_copy: impl Fn(i64) -> bool) {
         self.drained.store(drained, Ordering::Release);
-        for (_, lease, _) in held.iter().filter(|(_, lease, epoch)| *epoch > 0 && lease.epoch() == *epoch) {
-            lease.set_drained(drained);
+        for (partition, lease, _) in held.iter().filter(|(_, lease, epoch)| *epoch > 0 && lease.epoch() == *epoch) {
+            lease.set_drained(drained && others_have_copy(*partition));
         }
     }
 }
@@ -224,6 +239,8 @@ pub(super) struct Member {
     pub(super) host_id: String,
     pub(super) advertise: String,
     pub(super) incarnation: u64,
+    /// Hosts that follow each partition, beside its owner.
+    followers: u32,
     pub(super) state: Arc<MemberState>,
     pub(super) looks: Arc<Looks>,
     pub(super) appender: Arc<Appender>,
@@ -269,6 +286,7 @@ impl Member {
             host_id,
             advertise: options.advertise.clone(),
             incarnation,
+            followers: options.followers,
             state: Arc::new(state),
             looks: Looks::new(server),
             appender: Arc::new(appender),
@@ -279,6 +297,16 @@ impl Member {
         let disk = Disk::new(dir.to_owned(), copy.min_free_disk_bytes);
         member.start(lease_ms, disk).map_err(io_error("start a thread for", dir))?;
         Ok(member)
+    }
+
+    /// The use that a copy of a partition has at this host, with these hosts.
+    pub(super) fn place(&self, partition: i64, hosts: &str) -> Place {
+        LiveHosts::of(hosts).place_of(&self.host_id, self.facts.partitions, partition, self.followers)
+    }
+
+    /// True where one of these hosts has a copy of a partition.
+    pub(super) fn have_copy(&self, partition: i64, hosts: &str) -> bool {
+        LiveHosts::of(hosts).successor(self.facts.partitions, partition).is_some()
     }
 
     fn start(&mut self, lease_ms: u64, disk: Disk) -> io::Result<()> {
@@ -408,11 +436,17 @@ impl Heart {
         let held = self.state.held();
         if held.iter().any(|(_, _, epoch)| *epoch > 0) && !self.state.is_drained() {
             let me = [Param::Text(&self.host_id), Param::number(self.incarnation)];
-            if !self.session.query(IS_DRAINED, &me)?.is_empty() {
-                self.state.note_drained(true, &held);
+            if let Some(row) = self.session.query(IF_DRAINED, &me)?.first() {
+                let hosts = row.text(0)?.unwrap_or_default();
+                self.note_drained(true, &held, &hosts);
             }
         }
         Ok(())
+    }
+
+    fn note_drained(&self, drained: bool, held: &[(i64, Arc<Lease>, u64)], hosts: &str) {
+        let hosts = LiveHosts::of(hosts);
+        self.state.note_drained(drained, held, |partition| hosts.has_copy_beside(&self.host_id, partition));
     }
 
     fn beat(&mut self) -> Result<(), PostgresError> {
@@ -423,10 +457,12 @@ impl Heart {
         let owns = held.iter().any(|(_, _, epoch)| *epoch > 0);
         self.low_beats = if owns && is_low { self.low_beats.saturating_add(1) } else { 0 };
         let leaves = self.low_beats >= LOW_BEATS;
-        let follows = self.state.followed.lock().len() >= self.partitions as usize;
+        let copies: Vec<_> = self.state.followed.lock().iter().map(i64::to_string).collect();
+        let (follows, copies) = (copies.len() >= self.partitions as usize, copies.join(","));
         let (host, incarnation) = (Param::Text(&self.host_id), Param::number(self.incarnation));
         let [follows, asks] = [follows, leaves].map(|is_so| Param::Int(i64::from(is_so)));
-        let rows = self.session.query_again(BEAT, &[host, incarnation, Param::number(self.lease_ms), follows, asks])?;
+        let beat = [host, incarnation, Param::number(self.lease_ms), follows, asks, Param::Text(&copies)];
+        let rows = self.session.query_again(BEAT, &beat)?;
         let Some(row) = rows.first() else { return Ok(()) };
         if MemberState::doubts(&held, &rows)? {
             return Ok(());
@@ -436,13 +472,13 @@ impl Heart {
             held.iter().for_each(|(_, lease, _)| lease.end(LeaseEnd::Over(reason.to_owned())));
             return Ok(());
         }
-        let (drained, hosts) = (row.flag(4)?, row.text(5)?.unwrap_or_default());
+        let (drained, list) = (row.flag(4)?, row.text(5)?.unwrap_or_default());
+        let hosts = LiveHosts::of(&list);
         // One after the other, so that most of what the host owns serves meanwhile.
         let mut may_move = self.partitions > 1 && !drained && !held.iter().any(|(_, lease, _)| lease.gives_way());
         for row in &rows {
             let (partition, epoch, is_mine) = (row.int(1)?.unwrap_or_default(), row.number(2)?, row.flag(3)?);
-            let assigned = assigned(&hosts, self.partitions, row.number(1)?);
-            let is_anothers = assigned.is_some_and(|host| host != self.host_id);
+            let is_anothers = hosts.owner(self.partitions, partition).is_some_and(|host| host != self.host_id);
             let settled = self.settled.count(partition, is_mine && is_anothers);
             let Some((_, lease, held)) = held.iter().find(|(held, _, epoch)| *held == partition && *epoch > 0) else { continue };
             if !is_mine || epoch != *held {
@@ -457,7 +493,7 @@ impl Heart {
         if leaves && drained && !self.state.is_drained() {
             tracing::warn!("the disk of this host is low: it gives the ledger to another host, as one that is drained");
         }
-        self.state.note_drained(drained, &held);
+        self.note_drained(drained, &held, &list);
         Ok(())
     }
 }

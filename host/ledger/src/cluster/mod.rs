@@ -2,7 +2,7 @@
 //!
 //! | row in the database | owns |
 //! |---|---|
-//! | `hosts` | the lease of each host, which a heartbeat renews, and whether it is drained |
+//! | `hosts` | the lease of each host, which a heartbeat renews, the copies that it has, and whether it is drained |
 //! | `partitions` | the owner of each ledger and its epoch |
 //! | `log` | the batches; the primary key is the fence |
 //! | `snapshots`, `snapshot_pieces`, `snapshot_contents` | the rows after a batch, behind which the log is trimmed |
@@ -10,13 +10,14 @@
 //! | `blobs`, `blob_pieces` | contents of blobs, where they are in no object store ([`StorageAddress`]) |
 //!
 //! A partition is one ledger. The files of a host are a copy: redb has the batches up to one of them, and opening the copy applies the later ones. A copy that
-//! has nothing, or ends before the log begins, is made from a snapshot first. A host that
+//! has nothing, or ends before the log begins, is made from a snapshot first. Each partition has its owner and some followers ([`placement`]); the other
+//! hosts look on, without a copy. A host that
 //! takes over raises the epoch, ends the sessions of the owner before, reads the end of the log, and writes a first batch of its own
 //! without rows; from then on the owner before can commit nothing. The owner acts only within its lease ([`crate::lease`]).
 
 mod appender;
-mod assignment;
 mod blobs;
+mod bystander;
 mod drain;
 mod import;
 mod log;
@@ -28,6 +29,7 @@ mod ownership;
 mod partition;
 mod permits;
 mod pieces;
+mod placement;
 mod repair;
 mod restore;
 mod schema;
@@ -40,6 +42,7 @@ mod storage;
 
 use std::time::Duration;
 
+pub use bystander::Bystander;
 pub use drain::{Drain, drain_host};
 pub use import::{ImportedLedger, import_ledger};
 pub use loss::LostBatch;
@@ -66,6 +69,8 @@ pub struct ClusterOptions {
     /// Length of the lease. Another host takes over when it is over; the owner stops two seconds earlier, or after four fifths of a
     /// lease shorter than ten seconds.
     pub lease: Duration,
+    /// Hosts that follow each partition into a copy, beside its owner; the first partition is followed by all.
+    pub followers: u32,
     /// The object store of the contents of blobs, as this host is configured. `None`: wherever the cluster has them.
     pub blobs: Option<StorageAddress>,
 }

@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use crate::{
     cluster::{
         appender::Appender,
-        assignment::assigned,
         log::Position,
         looks::{Follower, PartitionLook},
         loss::{CopyEnd, LostBatch},
         member::{Member, appender_name},
+        placement::{LiveHosts, Place},
         schema::{check_clock, first, rights},
         session::Session,
     },
@@ -129,6 +129,11 @@ impl Ownership {
         self.member.state.is_drained()
     }
 
+    /// The use of the copy of this host, with these hosts.
+    pub(crate) fn place(&self, hosts: &str) -> Place {
+        self.member.place(self.partition, hosts)
+    }
+
     /// The copy of this host has all batches, or is closed.
     pub(crate) fn set_followed(&self, is_followed: bool) {
         self.member.state.set_followed(self.partition, is_followed);
@@ -213,8 +218,8 @@ impl Ownership {
         }
         let since = *free_since.get_or_insert_with(Instant::now);
         let Member { facts, host_id, .. } = &*self.member;
-        let assigned = assigned(hosts, facts.partitions, self.partition.unsigned_abs());
-        facts.partitions == 1 || assigned.is_none_or(|host| host == host_id) || since.elapsed() >= PRECEDENCE
+        let successor = LiveHosts::of(hosts).successor(facts.partitions, self.partition);
+        facts.partitions == 1 || successor.is_none_or(|host| host == host_id) || since.elapsed() >= PRECEDENCE
     }
 
     fn terminate(&self, session: &mut Session, names: &[String; 2]) -> Result<(), ClusterError> {

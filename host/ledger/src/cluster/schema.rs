@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Version of the tables.
-const SCHEMA: u64 = 4;
+const SCHEMA: u64 = 5;
 /// The first version whose tables [`UPGRADE`] makes those of this one.
 const FIRST_SCHEMA: u64 = 1;
 /// The partition of a cluster that has one; every cluster has this one.
@@ -33,8 +33,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The tables. `frame` is neither compressed nor read but whole. A copy that ends before `log_first` begins from a snapshot. `lost_batch`
 /// is a batch that the copy of `lost_by` has and the log lost; until it is put back nobody takes the ledger. A host that is `drained` takes
-/// a partition only where no other would; one that `follows` has copies of all partitions that are not behind. The pieces of a snapshot are
-/// in `snapshot_contents`, each once, by its SHA-256; an empty content is in the object store whose address is in `blobs`.
+/// a partition only where no other would; it has copies that are not behind of the partitions `copies`, and where it `follows`, of all. The pieces of a
+/// snapshot are in `snapshot_contents`, each once, by its SHA-256; an empty content is in the object store whose address is in `blobs`.
 const TABLES: &str = "
 create table agent_host.cluster (
     one boolean primary key default true check (one),
@@ -53,7 +53,8 @@ create table agent_host.hosts (
     started_at timestamptz not null,
     lease_until timestamptz not null,
     drained boolean not null default false,
-    follows boolean not null default false
+    follows boolean not null default false,
+    copies text
 );
 create table agent_host.partitions (
     p int8 primary key,
@@ -129,7 +130,8 @@ alter table agent_host.blobs add column if not exists p int8 not null default 0,
 alter table agent_host.blob_pieces add column if not exists p int8 not null default 0,
     drop constraint blob_pieces_pkey, add primary key (p, sha256, piece);
 create table if not exists agent_host.permits (binding text primary key, version int8 not null, state text not null);
-update agent_host.cluster set schema_version = 4; commit";
+alter table agent_host.hosts add column if not exists copies text;
+update agent_host.cluster set schema_version = 5; commit";
 
 /// Names of the tables, and what a host does with them.
 const RIGHTS: [(&str, &str); 19] = [

@@ -1,6 +1,6 @@
 //! A host that follows the log into its own copy, until it takes over.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -8,6 +8,7 @@ use crate::{
     cluster::{
         ClusterOptions,
         blobs::blobs_of,
+        bystander::{Lasting, remove_copy},
         log::{LogPlace, MANY_BATCHES, Position, PostgresLog, begin_epoch, read_frames},
         looks::Follower,
         loss::CopyEnd,
@@ -15,6 +16,7 @@ use crate::{
         member::ClusterMember,
         ownership::{Finding, Ownership},
         permits::PermitTable,
+        placement::{KnownPlace, Place},
         restore::CopyPlace,
         schema::{FIRST_PARTITION, TIMEOUT, seed_of},
         session::Session,
@@ -30,15 +32,15 @@ use crate::{
 };
 
 /// Pause after a failure.
-const RETRY: Duration = Duration::from_millis(500);
+pub(super) const RETRY: Duration = Duration::from_millis(500);
 /// Time for the transfer of a piece of a blob.
 const BLOB_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The state of a host that follows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StandbyStatus {
-    /// Last batch of the copy.
-    pub last_batch: u64,
+    /// Last batch of the copy; `None` while the host has none.
+    pub last_batch: Option<u64>,
     /// Address of the host that owns the ledger; `None` while there is none.
     pub active: Option<String>,
     /// True if the host is drained: it takes the ledger only where no other would.
@@ -47,7 +49,7 @@ pub struct StandbyStatus {
     pub problem: Option<String>,
 }
 
-/// Shows the state of a [`Standby`] while that is at work.
+/// Shows the state of a [`Standby`] or a [`Bystander`](super::Bystander) while that is at work.
 #[derive(Debug, Clone, Default)]
 pub struct StandbyWatch(Arc<Mutex<StandbyStatus>>);
 
@@ -56,6 +58,10 @@ impl StandbyWatch {
     #[must_use]
     pub fn status(&self) -> StandbyStatus {
         self.0.lock().clone()
+    }
+
+    pub(super) fn show(&self, status: StandbyStatus) {
+        *self.0.lock() = status;
     }
 }
 
@@ -69,6 +75,12 @@ pub struct Standby {
     watch: StandbyWatch,
     maker: SnapshotMaker,
     follower: Follower,
+    /// The directory of the copy.
+    dir: PathBuf,
+    known_place: KnownPlace,
+    /// True where other hosts have the copies that are to be.
+    spare: Lasting,
+    is_spare: bool,
     /// The log may have more than one statement has read.
     is_behind: bool,
     ownership: Ownership,
@@ -119,8 +131,24 @@ impl Standby {
         let maker = maker.map_err(io_error("start a thread for", &dir))?;
         let (session, follower) = (ownership.session(TIMEOUT), ownership.follow(&position));
         let watch = StandbyWatch::default();
-        watch.0.lock().last_batch = last;
-        Ok(Self { place, opening, copy, position, session, watch, maker, follower, is_behind: false, ownership })
+        watch.0.lock().last_batch = Some(last);
+        let spare = Lasting::new(member.state.time.length());
+        Ok(Self {
+            place,
+            opening,
+            copy,
+            position,
+            session,
+            watch,
+            maker,
+            follower,
+            dir,
+            known_place: KnownPlace::default(),
+            spare,
+            is_spare: false,
+            is_behind: false,
+            ownership,
+        })
     }
 
     /// Shows the state of this host, also while [`Self::activate`] is at work.
@@ -138,13 +166,14 @@ impl Standby {
     /// The state is shown by this watch from now on, which showed that of an earlier standby of the process.
     #[must_use]
     pub fn shown_by(mut self, watch: StandbyWatch) -> Self {
-        *watch.0.lock() = self.watch.status();
+        watch.show(self.watch.status());
         self.watch = watch;
         self
     }
 
     /// Follows the log until nobody holds the ledger, and takes it over. `None` when `is_stopped` says that the host ends; the copy is
-    /// closed then. `on_lost` is called when the host, once active, may not act any more: where the lease is [`LeaseEnd::Over`] it must end
+    /// closed then. Also `None` where other hosts are to follow the partition, and have copies for as long as a lease: the copy of this host is removed
+    /// then, and it looks on ([`ClusterMember::look_on`]). `on_lost` is called when the host, once active, may not act any more: where the lease is [`LeaseEnd::Over`] it must end
     /// the process, so that no effect begins. Blocks meanwhile.
     ///
     /// # Errors
@@ -164,6 +193,10 @@ impl Standby {
             }
             let pause = match self.follow_or_take() {
                 Ok(Finding::Taken(epoch)) => return self.begin(epoch, on_lost).map(Some),
+                Ok(Finding::Followed) if self.is_spare => {
+                    self.leave()?;
+                    return Ok(None);
+                }
                 // The next look comes when it is due.
                 Ok(Finding::More | Finding::Followed) => Duration::ZERO,
                 Err(OpenError::Cluster(
@@ -194,6 +227,8 @@ impl Standby {
         } else {
             let look = self.follower.look().map_err(ClusterError::from)?;
             let position = *self.position.lock();
+            let place = self.known_place.with(&look.hosts, |hosts| self.ownership.place(hosts));
+            self.is_spare = self.spare.has_lasted(place == Place::Spare);
             self.ownership.try_take(&mut self.session, look, &self.copy, position)?
         };
         self.is_behind = finding == Finding::More && self.step()? >= MANY_BATCHES;
@@ -202,12 +237,12 @@ impl Standby {
             self.ownership.set_followed(true);
         }
         let owner = self.ownership.owner();
-        *self.watch.0.lock() = StandbyStatus {
-            last_batch: self.position.lock().last,
+        self.watch.show(StandbyStatus {
+            last_batch: Some(self.position.lock().last),
             active: owner.advertise.filter(|_| owner.epoch > 0),
             is_drained: self.ownership.is_drained(),
             problem: None,
-        };
+        });
         Ok(match finding {
             Finding::Taken(epoch) if !self.write_first(epoch)? => Finding::Followed,
             finding => finding,
@@ -253,7 +288,7 @@ impl Standby {
             }
             self.position.lock().advance(frame.batch, frame.epoch, frame.payload().len());
             self.opening.count(frame.payload().len() as u64);
-            self.watch.0.lock().last_batch = frame.batch;
+            self.watch.0.lock().last_batch = Some(frame.batch);
         }
         Ok(count)
     }
@@ -272,6 +307,16 @@ impl Standby {
         let batch = self.position.lock().last;
         tracing::info!(partition, epoch, batch, "this host has taken over the ledger");
         self.opening.run(Some(Box::new((self.maker, self.ownership))))
+    }
+
+    /// Removes the copy.
+    fn leave(self) -> Result<(), OpenError> {
+        let (dir, partition, watch) = (self.dir.clone(), self.place.partition, self.watch.clone());
+        self.close()?;
+        tracing::info!(partition, "other hosts follow the partition: the copy of this one is removed");
+        remove_copy(&dir).map_err(io_error("remove", &dir))?;
+        watch.0.lock().last_batch = None;
+        Ok(())
     }
 
     fn close(self) -> Result<(), OpenError> {

@@ -20,6 +20,8 @@ pub struct HostStatus {
     pub version: String,
     /// The partitions that the host owns.
     pub partitions: Vec<u32>,
+    /// The partitions of which the host has copies that are not behind, those that it owns among them.
+    pub copies: Vec<u32>,
     /// True if the host was drained since its start: it takes a partition only where no other would.
     pub is_drained: bool,
     /// Time until its lease is over, in milliseconds; negative where it is.
@@ -79,7 +81,7 @@ const PARTITIONS: &str = "select p.p, p.epoch, h.advertise, coalesce((select min
 
 const HOSTS: &str = "select h.advertise, h.version, (extract(epoch from h.lease_until - clock_timestamp()) * 1000)::int8, h.drained, \
     coalesce((select string_agg(p.p::text, ' ' order by p.p) from agent_host.partitions p where p.owner = h.host_id \
-    and p.incarnation = h.incarnation), '') from agent_host.hosts h order by h.advertise";
+    and p.incarnation = h.incarnation), ''), coalesce(h.copies, '') from agent_host.hosts h order by h.advertise";
 
 /// Reads the state of a cluster.
 ///
@@ -112,13 +114,18 @@ pub fn cluster_status(server: &PostgresServer) -> Result<ClusterStatus, ClusterE
     let rows = session.query(HOSTS, &[])?;
     let mut hosts = Vec::with_capacity(rows.len());
     for row in rows {
-        let owned = row.text(4)?.unwrap_or_default();
+        let numbers = |column: usize| {
+            let list = row.text(column)?.unwrap_or_default();
+            let numbers = list.split([' ', ',']).filter_map(|partition| partition.parse().ok());
+            Ok::<Vec<u32>, ClusterError>(numbers.collect())
+        };
         hosts.push(HostStatus {
             advertise: row.text(0)?.unwrap_or_default(),
             version: row.text(1)?.unwrap_or_default(),
             lease_left_ms: row.int(2)?.unwrap_or_default(),
             is_drained: row.flag(3)?,
-            partitions: owned.split_whitespace().filter_map(|partition| partition.parse().ok()).collect(),
+            partitions: numbers(4)?,
+            copies: numbers(5)?,
         });
     }
     Ok(ClusterStatus { server: server.to_string(), log_bytes, blobs, blob_bytes, partitions, hosts })

@@ -53,6 +53,7 @@ pub fn member(url: &str, advertise: &str) -> ClusterOptions {
         advertise: advertise.to_owned(),
         version: "test".to_owned(),
         lease: LEASE,
+        followers: 1,
         blobs: None,
     }
 }
@@ -105,7 +106,7 @@ impl Warm {
 
     /// Waits until the copy has a batch.
     pub fn has(&self, batch: u64) {
-        until("the copy has the batch", || self.watch.status().last_batch >= batch);
+        until("the copy has the batch", || self.watch.status().last_batch >= Some(batch));
     }
 
     /// The ledger, when the host has taken over.

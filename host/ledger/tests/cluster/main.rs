@@ -15,6 +15,7 @@ mod common;
 
 mod drain;
 mod errors;
+mod followers;
 mod hosts;
 mod import;
 mod killed;

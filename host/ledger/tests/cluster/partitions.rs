@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use agent_host_ledger::{ClusterError, ClusterMember, Ledger, OpenError, Options, cluster_status, drain_host, init_cluster};
+use agent_host_ledger::{
+    ClusterError, ClusterMember, ClusterOptions, Ledger, OpenError, Options, cluster_status, drain_host, init_cluster,
+};
 use parking_lot::Mutex;
 
 use crate::{
@@ -21,23 +23,26 @@ use crate::{
 
 const PARTITIONS: u32 = 6;
 
-/// A host that follows all partitions, and serves those that it takes until it is to give one to another host.
-struct Host {
+/// A host that follows or looks on at each partition, and serves those that it takes until it is to give one to another host.
+pub struct Host {
     owned: Arc<Mutex<BTreeMap<u32, Ledger>>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-fn copy(dir: &Path, partition: u32) -> Options {
+pub fn copy(dir: &Path, partition: u32) -> Options {
     Options { cache_bytes: 4 << 20, ..host_options(&dir.join(partition.to_string())) }
 }
 
 impl Host {
     fn start(dir: &Path, url: &str, advertise: &str) -> Self {
-        let joined = ClusterMember::join(&host_options(dir), &member(url, advertise)).unwrap();
-        assert_eq!(joined.partitions(), PARTITIONS);
+        Self::of(dir, &member(url, advertise))
+    }
+
+    pub fn of(dir: &Path, cluster: &ClusterOptions) -> Self {
+        let joined = ClusterMember::join(&host_options(dir), cluster).unwrap();
         let (owned, stop) = (Arc::<Mutex<BTreeMap<u32, Ledger>>>::default(), Arc::default());
-        let threads = (0..PARTITIONS).map(|partition| {
+        let threads = (0..joined.partitions()).map(|partition| {
             let (joined, options, owned, stop) = (joined.clone(), copy(dir, partition), Arc::clone(&owned), Arc::clone(&stop));
             std::thread::spawn(move || serve(&joined, partition, &options, &owned, &stop))
         });
@@ -45,15 +50,15 @@ impl Host {
         Self { owned, threads, stop }
     }
 
-    fn owns(&self) -> Vec<u32> {
+    pub fn owns(&self) -> Vec<u32> {
         self.owned.lock().keys().copied().collect()
     }
 
-    fn ledger(&self, partition: u32) -> Option<Ledger> {
+    pub fn ledger(&self, partition: u32) -> Option<Ledger> {
         self.owned.lock().get(&partition).cloned()
     }
 
-    fn stop(self) {
+    pub fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
@@ -63,6 +68,10 @@ fn serve(joined: &ClusterMember, partition: u32, options: &Options, owned: &Mute
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let is_stopped = || stop.load(Ordering::Relaxed);
     while !is_stopped() {
+        let has_copy = partition == 0 || options.dir.exists();
+        if !has_copy && !joined.look_on(partition, &options.dir).unwrap().wait(is_stopped) {
+            return;
+        }
         let standby = match joined.follow(partition, options.clone()) {
             // A clone of the ledger is still with a test.
             Err(OpenError::AlreadyOpen { .. }) => {
@@ -71,7 +80,7 @@ fn serve(joined: &ClusterMember, partition: u32, options: &Options, owned: &Mute
             }
             followed => followed.unwrap(),
         };
-        let Some(ledger) = standby.activate(is_stopped, |_| ()).unwrap() else { return };
+        let Some(ledger) = standby.activate(is_stopped, |_| ()).unwrap() else { continue };
         owned.lock().insert(partition, ledger.clone());
         while !is_stopped() && !ledger.gives_way() {
             std::thread::sleep(Duration::from_millis(10));

@@ -138,7 +138,7 @@ async fn an_owner_that_ends_has_more_than_the_follower_that_noticed() {
     new_run(&ledger).await;
     let follower = Warm::start(b.path(), &url, "b:1");
     let of_follower = last_batch(shared(), &database);
-    until("the follower has all", || follower.watch.status().last_batch == of_follower);
+    until("the follower has all", || follower.watch.status().last_batch == Some(of_follower));
     follower.stop();
     let run = new_run(&ledger).await.run.run_id;
     let last = last_batch(shared(), &database);

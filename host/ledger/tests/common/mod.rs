@@ -79,7 +79,8 @@ impl Start for Options {
         }
         let server = PostgresServer::parse(&database_of(&self.dir), None).unwrap();
         let advertise = format!("{}:1", self.dir.display());
-        let cluster = ClusterOptions { server, advertise, version: "test".to_owned(), lease: DEFAULT_LEASE, blobs: None };
+        let cluster =
+            ClusterOptions { server, advertise, version: "test".to_owned(), lease: DEFAULT_LEASE, followers: 1, blobs: None };
         Standby::join(self, &cluster).unwrap().activate(|| false, |_| ()).unwrap().unwrap()
     }
 }

@@ -29,7 +29,7 @@ use std::{
 
 use agent_host_config::Config;
 use agent_host_ledger::{
-    ClusterError, ClusterMember, ClusterOptions, Ledger, OpenError, Partition, PostgresServer, Standby, StorageAddress,
+    Bystander, ClusterError, ClusterMember, ClusterOptions, Ledger, OpenError, Partition, PostgresServer, Standby, StorageAddress,
 };
 use agent_host_protocol::{ApiError, Limits, PluginReport, Principal, RunnerId, RunnerManifest};
 use agent_host_providers::{egress::Response, secret::Secret};
@@ -134,6 +134,19 @@ impl Host {
         options.dir = ledger_dir(config, partition);
         let followed = tokio::task::spawn_blocking(move || member.follow(partition, options)).await;
         Ok(followed.map_err(|error| HostError::Internal(error.to_string()))??)
+    }
+
+    /// Looks on at a partition of a cluster, without a copy; see [`Bystander::wait`]. `None` where this host has a copy already.
+    ///
+    /// # Errors
+    /// Fails where the rest of a copy that was left cannot be removed.
+    pub async fn look_on(config: &Config, member: &ClusterMember, partition: Partition) -> Result<Option<Bystander>, StartError> {
+        let (dir, member) = (ledger_dir(config, partition.number()), member.clone());
+        if partition.is_first() || dir.exists() {
+            return Ok(None);
+        }
+        let looking = tokio::task::spawn_blocking(move || member.look_on(partition.number(), &dir)).await;
+        Ok(Some(looking.map_err(|error| HostError::Internal(error.to_string()))??))
     }
 
     /// Ends the host and its process: takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
@@ -419,6 +432,7 @@ pub fn cluster_options(config: &Config, version: &str) -> Result<Option<ClusterO
         advertise: cluster.advertise.clone(),
         version: version.to_owned(),
         lease: Duration::from_millis(cluster.lease_ms),
+        followers: cluster.followers,
         blobs: cluster.blobs.as_deref().map(StorageAddress::parse).transpose().map_err(OpenError::from)?,
     }))
 }

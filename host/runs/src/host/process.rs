@@ -17,13 +17,11 @@ use super::{
 };
 use crate::{
     execution::Shared,
-    policy::{StartError, keys::Keys, library::LibraryError, setup::Setup},
+    policy::{StartError, key_limits::PartitionUsage, keys::Keys, library::LibraryError, setup::Setup},
 };
 
 /// Interval between looks at the keys in a copy.
 const KEYS_LOOK: Duration = Duration::from_millis(200);
-/// Interval between looks at what runs of another host have used for keys.
-const USAGE_LOOK: Duration = Duration::from_secs(1);
 
 /// A process that hosts runs, with the ledgers that it has at the moment: a host of a cluster has those of the partitions that it owns. Cheap
 /// to clone.
@@ -134,25 +132,15 @@ impl HostProcess {
         });
     }
 
-    /// Follows in the copy of a partition what its runs use for keys with a budget, until the copy is closed: keys of no workspace are used in
-    /// several partitions.
-    pub fn follow_key_usage(&self, copy: CopyReader, partition: Partition) {
-        let (shared, cells) = (Arc::clone(&self.0.shared), Arc::clone(&self.0.cells));
-        tokio::spawn(async move {
-            let mut read = None;
-            while let Some(last) = copy.last_batch() {
-                let is_owner = cells.lock().iter().any(|cell| cell.runs.partition == partition);
-                if read != Some(last) && !is_owner && shared.keys.are_limited() {
-                    let (reading, reader) = (Arc::clone(&shared), copy.clone());
-                    match tokio::task::spawn_blocking(move || reading.keys.load_usage(&reader, partition)).await {
-                        Ok(Ok(())) => read = Some(last),
-                        Ok(Err(error)) => tracing::debug!(%error, "the use of keys in the copy of this host cannot be read"),
-                        Err(_) => return,
-                    }
-                }
-                tokio::time::sleep(USAGE_LOOK).await;
-            }
-        });
+    /// The use of keys with a budget by the runs of a partition that this host owns, for [`Self::note_key_usage`] of another host.
+    #[must_use]
+    pub fn key_usage(&self, partition: Partition) -> PartitionUsage {
+        self.0.shared.keys.usage_of(partition)
+    }
+
+    /// The owner of a partition says what its runs have used for keys: those of no workspace are used in several partitions.
+    pub fn note_key_usage(&self, partition: Partition, usage: PartitionUsage) {
+        self.0.shared.keys.note_usage(partition, usage);
     }
 
     /// All keys.

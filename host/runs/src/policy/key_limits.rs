@@ -47,7 +47,7 @@ impl RequestRate {
 }
 
 /// The tokens that runs for a key have used on a day (UTC), by the number of their partition. The ledger of each partition has what its own runs have
-/// used, and a host of a cluster reads that of others from its copies.
+/// used; a host of a cluster hears of that of others from their owners ([`PartitionUsage`]).
 #[derive(Debug, Default)]
 pub(crate) struct KeySpending(Mutex<BTreeMap<u32, Share>>);
 
@@ -73,6 +73,10 @@ impl ChargedKey {
     }
 }
 
+/// The use of keys by the runs of one partition, by the id of the key, as its owner tells other hosts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct PartitionUsage(BTreeMap<String, Spent>);
+
 /// As the ledger keeps it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Spent {
@@ -95,7 +99,7 @@ impl KeySpending {
         *share = Share { spent: Spent { day, tokens }, changed: true };
     }
 
-    /// The ledger of a partition says so much. What this process has counted may be more.
+    /// The ledger of a partition, or its owner, says so much. What this process has counted may be more.
     fn read(&self, partition: Partition, written: Spent) {
         let mut shares = self.0.lock();
         let share = shares.entry(partition.number()).or_default();
@@ -108,6 +112,11 @@ impl KeySpending {
         let share = shares.get_mut(&partition.number()).filter(|share| share.changed)?;
         share.changed = false;
         Some(share.spent)
+    }
+
+    /// The use of this day by the runs of a partition, where there is any.
+    fn of_day(&self, partition: Partition, day: u64) -> Option<Spent> {
+        self.0.lock().get(&partition.number()).map(|share| share.spent).filter(|spent| spent.on(day) > 0)
     }
 
     fn not_written(&self, partition: Partition) {
@@ -145,6 +154,20 @@ impl KeyUsage {
             if is_last {
                 return Ok(());
             }
+        }
+    }
+
+    /// The use of this day by the runs of a partition.
+    pub(crate) fn of_partition(&self, partition: Partition, now: Timestamp) -> PartitionUsage {
+        let all = self.0.lock();
+        let used = all.iter().filter_map(|(id, spending)| Some((id.clone(), spending.of_day(partition, now / DAY_MS)?)));
+        PartitionUsage(used.collect())
+    }
+
+    /// The owner of a partition says what its runs have used. Where this process knows of more of a day, that stays.
+    pub(crate) fn note(&self, partition: Partition, usage: PartitionUsage) {
+        for (id, spent) in usage.0 {
+            self.of(&id).read(partition, spent);
         }
     }
 
@@ -220,7 +243,7 @@ mod tests {
         assert_eq!(until_tomorrow(noon), Duration::from_millis(DAY_MS / 2));
     }
 
-    /// Two hosts have a partition each, and a copy of the other.
+    /// Two hosts have a partition each, and tell each other.
     #[tokio::test]
     async fn the_use_of_a_key_is_that_of_all_partitions_and_each_ledger_has_its_own() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -231,11 +254,12 @@ mod tests {
         one.of("a").add(first, noon, 5);
         other.of("a").add(second, noon, 7);
         assert_eq!((one.of("a").today(noon), other.of("a").today(noon)), (5, 7));
+        let told = |usage: &PartitionUsage| serde_json::from_str(&serde_json::to_string(usage).unwrap()).unwrap();
         let follow = async || {
             one.write(&ledgers[0], first).await.unwrap();
             other.write(&ledgers[1], second).await.unwrap();
-            one.load(&ledgers[1].copy_reader(), second).unwrap();
-            other.load(&ledgers[0].copy_reader(), first).unwrap();
+            one.note(second, told(&other.of_partition(second, noon)));
+            other.note(first, told(&one.of_partition(first, noon)));
         };
         follow().await;
         assert_eq!((one.of("a").today(noon), other.of("a").today(noon)), (12, 12));
@@ -244,11 +268,13 @@ mod tests {
         assert_eq!((one.of("a").today(noon), other.of("a").today(noon)), (12, 12));
         // The second partition moves to the first host.
         one.of("a").add(second, noon, 1);
+        one.load(&ledgers[1].copy_reader(), second).unwrap();
         one.write(&ledgers[1], second).await.unwrap();
-        other.load(&ledgers[1].copy_reader(), second).unwrap();
+        other.note(second, told(&one.of_partition(second, noon)));
         assert_eq!((one.of("a").today(noon), other.of("a").today(noon)), (13, 13));
         let again = KeyUsage::default();
         again.load(&ledgers[1].copy_reader(), second).unwrap();
         assert_eq!(again.of("a").today(noon), 8);
+        assert!(one.of_partition(second, noon + DAY_MS).0.is_empty());
     }
 }

@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-use super::key_limits::{ChargedKey, KeyUsage, RequestRate, until_tomorrow};
+use super::key_limits::{ChargedKey, KeyUsage, PartitionUsage, RequestRate, until_tomorrow};
 use crate::record::HostError;
 
 /// Begins the key of every entry of the ledger that is an API key.
@@ -219,6 +219,19 @@ impl Keys {
     /// Reads what runs of a partition have used for keys, as its ledger has it.
     pub(crate) fn load_usage(&self, copy: &CopyReader, partition: Partition) -> Result<(), HostError> {
         self.usage.load(copy, partition)
+    }
+
+    /// The use of keys by the runs of a partition that this host owns; nothing while no key has limits.
+    pub(crate) fn usage_of(&self, partition: Partition) -> PartitionUsage {
+        if !self.are_limited() {
+            return PartitionUsage::default();
+        }
+        self.usage.of_partition(partition, time::now())
+    }
+
+    /// The owner of a partition says what its runs have used.
+    pub(crate) fn note_usage(&self, partition: Partition, usage: PartitionUsage) {
+        self.usage.note(partition, usage);
     }
 
     /// True once a key has limits.

@@ -12,8 +12,9 @@ use std::{
 };
 
 use agent_host_config::Config;
+use agent_host_runs::PartitionUsage;
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::{Body, Bytes, HttpBody, to_bytes},
     extract::Request,
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     client::{HostClient, SendError},
     client_request::{ClientRequest, remove_hop_by_hop, uri_at},
+    host_listener::KEY_USAGE,
     owner::{Owner, OwnerWatch},
     resume,
 };
@@ -46,6 +48,8 @@ pub(super) const PAUSE: Duration = Duration::from_millis(200);
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// Time for the answer of the active host to the question whether it is there.
 const PROBE_TIME: Duration = Duration::from_secs(3);
+/// Bytes of the use of all keys that have a budget.
+const USAGE_BYTES: usize = 8 << 20;
 
 /// The number of forwarded requests, for `/readyz`.
 #[derive(Debug, Default)]
@@ -281,21 +285,24 @@ impl Forwarder {
         Response::from_parts(parts, body)
     }
 
-    /// Asks the active host whether it is there. [`Self::reached`] has the answer afterwards.
-    pub(crate) async fn probe(&self) {
-        let Owner::At(host) = self.0.owner.now() else { return };
+    /// Asks the active host whether it is there, and what runs of the partition have used for keys. [`Self::reached`] says afterwards whether it has
+    /// answered.
+    pub(crate) async fn probe(&self) -> Option<PartitionUsage> {
+        let Owner::At(host) = self.0.owner.now() else { return None };
         let facts = ForwardedRequest { client: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), locality: Locality::Elsewhere };
         let mut request = Request::new(Body::empty());
         facts.write(request.headers_mut());
-        let reached = match uri_at(&host, "/healthz") {
-            Err(_) => Err("`advertise` of that host is no address".to_owned()),
+        forwarded::set_partition(request.headers_mut(), self.0.partition);
+        let (reached, usage) = match uri_at(&host, KEY_USAGE) {
+            Err(_) => (Err("`advertise` of that host is no address".to_owned()), None),
             Ok(uri) => {
                 *request.uri_mut() = uri;
-                match tokio::time::timeout(PROBE_TIME, self.0.client.send(request)).await {
+                let asked = async { Ok::<_, SendError>(usage_in(self.0.client.send(request).await?).await) };
+                match tokio::time::timeout(PROBE_TIME, asked).await {
                     // A host that is about to be the active one, or not any more, is reached too.
-                    Ok(Ok(_)) => Ok(()),
-                    Ok(Err(error)) => Err(error.to_string()),
-                    Err(_late) => Err(format!("it has not answered in {} s", PROBE_TIME.as_secs())),
+                    Ok(Ok(usage)) => (Ok(()), usage),
+                    Ok(Err(error)) => (Err(error.to_string()), None),
+                    Err(_late) => (Err(format!("it has not answered in {} s", PROBE_TIME.as_secs())), None),
                 }
             }
         };
@@ -305,6 +312,7 @@ impl Forwarder {
             });
         }
         *self.0.reached.lock() = Some(ProbeOutcome { host, reached });
+        usage
     }
 
     /// The last look at the active host: an error says why it cannot be reached. `None` where there was none.
@@ -312,6 +320,17 @@ impl Forwarder {
         let Owner::At(now) = self.0.owner.now() else { return None };
         self.0.reached.lock().as_ref().filter(|outcome| outcome.host == now).map(|outcome| outcome.reached.clone())
     }
+}
+
+/// The use of keys in the answer of the owner of a partition.
+async fn usage_in(response: Response<Incoming>) -> Option<PartitionUsage> {
+    if response.status() != StatusCode::OK {
+        return None;
+    }
+    let body = to_bytes(Body::new(response.into_body()), USAGE_BYTES).await;
+    let usage =
+        body.map_err(|error| error.to_string()).and_then(|body| serde_json::from_slice(&body).map_err(|error| error.to_string()));
+    usage.inspect_err(|error| tracing::debug!(error, "the use of keys that another host knows of cannot be read")).ok()
 }
 
 fn moving() -> Problem {

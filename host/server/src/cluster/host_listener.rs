@@ -3,14 +3,14 @@
 use std::{
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use agent_host_runs::secret::Secret;
+use agent_host_runs::{HostProcess, Partition, secret::Secret};
 use axum::{
-    Router,
+    Json, Router,
     body::{Body, Bytes, HttpBody},
     extract::{Request, State},
     http::{HeaderMap, header},
@@ -96,9 +96,14 @@ async fn refuse(stream: &mut PacedStream) -> std::io::Result<()> {
     Ok(())
 }
 
+/// The path at which an owner says what runs of a partition have used for keys. A host that gets any answer has reached it.
+pub(crate) const KEY_USAGE: &str = "/cluster/key-usage";
+
 /// The answers to requests of other hosts.
 #[derive(Clone)]
 pub(crate) struct HostRoutes {
+    /// Empty until the process has started.
+    pub(crate) process: Arc<OnceLock<HostProcess>>,
     /// The owner of each partition.
     pub(crate) owners: Arc<[OwnerWatch]>,
 }
@@ -122,6 +127,9 @@ async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Respo
     if leaving.is_cancelled() {
         return moved();
     }
+    if let (KEY_USAGE, Some(number), Some(process)) = (request.uri().path(), partition, routes.process.get()) {
+        return Json(process.key_usage(partition_of(&routes.owners, number))).into_response();
+    }
     request.extensions_mut().insert(Peer(forwarded.client));
     request.extensions_mut().insert(forwarded);
     if let Some(part) = part {
@@ -133,6 +141,10 @@ async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Respo
     } else {
         response
     }
+}
+
+fn partition_of(all: &[OwnerWatch], number: u32) -> Partition {
+    Partition::new(number, u32::try_from(all.len()).unwrap_or(u32::MAX))
 }
 
 /// The answer of a host that is asked as the active one and is not. It forwards nothing itself.

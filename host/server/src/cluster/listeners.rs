@@ -11,7 +11,7 @@ use std::{
 };
 
 use agent_host_config::Config;
-use agent_host_runs::{HostProcess, StandbyWatch, secret::Secret};
+use agent_host_runs::{HostProcess, Partition, StandbyWatch, secret::Secret};
 use axum::{
     Router,
     extract::{Request, State},
@@ -67,6 +67,9 @@ pub struct ClusterListeners {
 pub struct ClusterPartition(Arc<PartitionState>);
 
 struct PartitionState {
+    partition: Partition,
+    /// Empty until the process has started.
+    process: Arc<OnceLock<HostProcess>>,
     local_addr: SocketAddr,
     advertise: String,
     standby: StandbyWatch,
@@ -90,7 +93,10 @@ impl ClusterPartition {
     pub fn follow(&self) {
         let (source, standby, advertise) = (Arc::clone(&self.0.source), self.0.standby.clone(), self.0.advertise.clone());
         let mut following = vec![spawn(async move { source.follow(&standby, &advertise).await })];
-        following.extend(self.0.forwarder.clone().map(|forwarder| spawn(probe(forwarder, self.0.owner.clone()))));
+        following.extend(self.0.forwarder.clone().map(|forwarder| {
+            let (owner, process) = (self.0.owner.clone(), Arc::clone(&self.0.process));
+            spawn(probe(forwarder, owner, self.0.partition, process))
+        }));
         *self.0.following.lock() = following;
     }
 
@@ -224,12 +230,15 @@ impl ClusterListeners {
         let closing = CancellationToken::new();
         let client = hosts.as_ref().map(|(secret, _)| HostClient::new(Arc::clone(secret)));
         let shares = ProcessShares::new(config);
+        let process = Arc::<OnceLock<HostProcess>>::default();
         let partition = |number| {
             let (source, owner) = OwnerSource::new();
             let forwarder = client
                 .clone()
                 .map(|client| Forwarder::new(client, number, owner.clone(), config.clone(), local_addr.ip(), closing.clone()));
             ClusterPartition(Arc::new(PartitionState {
+                partition: Partition::new(number, partitions),
+                process: Arc::clone(&process),
                 local_addr,
                 advertise: cluster.advertise.clone(),
                 standby: StandbyWatch::default(),
@@ -245,7 +254,6 @@ impl ClusterListeners {
         let partitions: Arc<[_]> = std::iter::once(first.clone()).chain((1..partitions).map(partition)).collect();
 
         let share = if client.is_some() { Share::Half } else { Share::Whole };
-        let process = Arc::<OnceLock<HostProcess>>::default();
         let routing = Routing::new(first, Arc::clone(&partitions), Arc::clone(&process));
         let own = OwnRoutes { partitions: Arc::clone(&partitions), process: Arc::clone(&process) };
         let clients = Router::new().fallback(answer).with_state(ClientRoutes { own, routing: routing.clone() });
@@ -255,7 +263,8 @@ impl ClusterListeners {
         let mut accepting = vec![accept(clients, listener)];
         if let Some((secret, listener)) = hosts {
             let owners = partitions.iter().map(|partition| partition.0.owner.clone()).collect();
-            let hosts = Connections::new(HostRoutes { owners }.router(), &config.limits, share, closing.clone());
+            let routes = HostRoutes { process: Arc::clone(&process), owners };
+            let hosts = Connections::new(routes.router(), &config.limits, share, closing.clone());
             let hosts = hosts.for_hosts(host_listener::connection_check(secret));
             connections.push(hosts.clone());
             accepting.push(accept(hosts, listener));
@@ -312,11 +321,13 @@ fn accept(connections: Connections, listener: TcpListener) -> AbortOnDropHandle<
     spawn(async move { connections.accept(listener).await })
 }
 
-/// Asks the owner of a partition whether it is there, as long as it is another host.
-async fn probe(forwarder: Forwarder, owner: OwnerWatch) {
+/// Asks the owner of a partition whether it is there, as long as it is another host, and what it knows of the use of keys.
+async fn probe(forwarder: Forwarder, owner: OwnerWatch, partition: Partition, process: Arc<OnceLock<HostProcess>>) {
     let mut owner = owner;
     while !matches!(owner.now(), Owner::Here(_)) {
-        forwarder.probe().await;
+        if let (Some(usage), Some(process)) = (forwarder.probe().await, process.get()) {
+            process.note_key_usage(partition, usage);
+        }
         owner.changed_within(PROBE_INTERVAL).await;
     }
 }

@@ -287,14 +287,14 @@ impl Hosts {
         self.places.iter().map(|place| format!("{}:\n{}\n", place.member.url, end(place.member.log()))).collect()
     }
 
-    /// Ends all hosts, lets each copy take in the log to its end, and gives the folders of their data. No host takes a partition meanwhile:
-    /// the database says that another one has it.
-    pub async fn copies(&mut self) -> Vec<PathBuf> {
+    /// Ends all hosts, lets each copy take in the log to its end, and gives the folders of their data, each with the partitions that it has copies
+    /// of: all hosts have one of the first, and two of each other. No host takes a partition meanwhile: the database says that another one has it.
+    pub async fn copies(&mut self) -> Vec<(PathBuf, Vec<u32>)> {
         for at in 0..HOSTS {
             self.end(at).await;
         }
-        let sql = "insert into agent_host.hosts (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until) \
-                   values ('nobody', 1, '127.0.0.1:1', 'test', 3600000, clock_timestamp(), clock_timestamp() + interval '1 hour'); \
+        let sql = "insert into agent_host.hosts (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until, drained) \
+                   values ('nobody', 1, '127.0.0.1:1', 'test', 3600000, clock_timestamp(), clock_timestamp() + interval '1 hour', true); \
                    update agent_host.partitions set owner = 'nobody', incarnation = 1, since = clock_timestamp()";
         self.world.postgres.sql("agents", sql);
         let last = self.last_batches();
@@ -302,18 +302,29 @@ impl Hosts {
             self.restart(at);
         }
         let began = Instant::now();
-        for place in &self.places {
-            // A warm host without an active one is not ready, and says how far its copy is.
-            while place.batches().await != last {
-                assert!(began.elapsed() < Duration::from_millis(LEASE_MS) + PATIENCE, "{last:?}: {}", place.member.log());
-                tokio::time::sleep(LOOK).await;
+        let had = loop {
+            // A warm host without an active one is not ready, and says how far its copies are.
+            let mut found = Vec::new();
+            for place in &self.places {
+                found.push(place.batches().await);
             }
-        }
+            let copies = |partition: usize| found.iter().filter(|batches| batches.get(partition) == last.get(partition)).count();
+            let others = |partition: usize| found.iter().filter(|batches| batches.get(partition) == Some(&Value::Null)).count();
+            let wanted = |partition: usize| if partition == 0 { HOSTS } else { 2 };
+            if (0..last.len()).all(|number| copies(number) == wanted(number) && copies(number) + others(number) == HOSTS) {
+                break found;
+            }
+            assert!(began.elapsed() < 2 * Duration::from_millis(LEASE_MS) + PATIENCE, "{found:?} of {last:?}: {}", self.logs());
+            tokio::time::sleep(LOOK).await;
+        };
         for at in 0..HOSTS {
             self.end(at).await;
         }
         assert_eq!(self.last_batches(), last, "a host took a partition from one that lives");
-        self.places.iter().map(|place| place.member.dir.path().join("data")).collect()
+        let has =
+            |batches: Vec<Value>| (0..).zip(batches).filter(|(_, batch)| !batch.is_null()).map(|(number, _)| number).collect();
+        let folders = self.places.iter().map(|place| place.member.dir.path().join("data"));
+        folders.zip(had.into_iter().map(has)).collect()
     }
 }
 
