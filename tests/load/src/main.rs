@@ -24,6 +24,7 @@ mod in_process;
 mod isolation;
 mod journal;
 mod knowledge;
+mod ledgers;
 mod merges;
 mod model_server;
 mod open;
@@ -32,6 +33,7 @@ mod parking;
 mod people;
 mod queue;
 mod replay;
+mod sample;
 mod stages;
 mod stream;
 mod subscribers;
@@ -452,6 +454,17 @@ enum Command {
         #[arg(long)]
         runs: u64,
     },
+    /// The writes of echo runs to ledgers, without a host
+    Ledgers {
+        /// Configuration of a host with a ledger in files
+        #[arg(long)]
+        config: PathBuf,
+        /// Configuration of a host of a cluster: its partitions, in place of one ledger in files
+        #[arg(long)]
+        cluster: Option<PathBuf>,
+        #[command(flatten)]
+        load: Load,
+    },
     /// Opening a ledger
     Open {
         /// Configuration of the host
@@ -570,6 +583,10 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         // The command needs no runtime.
         Command::ToolServer => tool_server::serve(),
         Command::Fill { config, runs } => print(&fill::fill(Config::load(&config)?, runs).await?),
+        Command::Ledgers { config, cluster, load } => {
+            let cluster = cluster.as_deref().map(Config::load).transpose()?;
+            print(&ledgers::load(Config::load(&config)?, cluster, load).await?)
+        }
         Command::Open { config } => print(&open::open(&Config::load(&config)?).await?),
         Command::Commit { dir } => print(&commit::measure(&dir)?),
     }

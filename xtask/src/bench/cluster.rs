@@ -16,7 +16,7 @@ use super::{
     echo,
     postgres::{PASSWORD, Postgres, free_port},
     queue::OUTSIDE,
-    session::Session,
+    session::{Report, Session},
     site::Site,
     usage,
 };
@@ -49,6 +49,7 @@ const SHARING: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
+    ledgers(session)?;
     rates(session)?;
     shared_rates(session)?;
     forwarding(session)?;
@@ -57,6 +58,32 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     drain(session)?;
     takeover(session)?;
     parked(session)
+}
+
+/// The writes of echo runs to one ledger with its log in files, to one in PostgreSQL, and to eight there, without hosts.
+fn ledgers(session: &mut Session) -> anyhow::Result<()> {
+    const ONE: [&str; 2] = ["cluster.ledger.256.runs_per_second", "cluster.ledger.256.ratio"];
+    const EIGHT: [&str; 2] = ["cluster.ledger.256.eight_partitions.runs_per_second", "cluster.ledger.256.eight_partitions.ratio"];
+    if !session.wants(&[ONE[0], ONE[1], EIGHT[0], EIGHT[1]]) {
+        return Ok(());
+    }
+    let rate = |session: &Session, name: &str, cluster: Option<&Site>| {
+        let config = echo::site(session, &format!("{name}-files"))?.config();
+        let cluster = cluster.map(Site::config);
+        let mut arguments = vec!["ledgers", "--config", &config, "--in-flight", "256"];
+        arguments.extend(cluster.iter().flat_map(|config| ["--cluster", config.as_str()]));
+        let mut command = session.load_command(&arguments);
+        Report::of(&process::output(command.envs(environment()))?)?.number("runs_per_second")
+    };
+    let alone = rate(session, "ledger-alone", None)?;
+    for (names, partitions) in [(ONE, 1), (EIGHT, PARTITIONS)] {
+        let name = format!("ledger-{partitions}");
+        let cluster = Cluster::of(session, &name, None, binding("", echo::RUNNER), partitions)?;
+        let rate = rate(session, &name, Some(&cluster.site(session, &name, free_port())?))?;
+        session.record(names[0], rate)?;
+        session.record(names[1], rate / alone)?;
+    }
+    Ok(())
 }
 
 /// Echo runs over HTTP of one host by itself, and of one with its log in PostgreSQL.
