@@ -45,6 +45,8 @@ const PARKING: Duration = Duration::from_secs(600);
 const PARTITIONS: usize = 8;
 const WORKSPACES: &str = "32";
 const SHARING: Duration = Duration::from_secs(300);
+/// A host keeps a partition that is to be another's for less than this.
+const MOVING: Duration = Duration::from_secs(12);
 /// Time for a warm host to reach the active one, and for a takeover.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -410,21 +412,24 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Waits until so many hosts own equal shares of the partitions.
+    /// Waits until so many hosts own equal shares of the partitions, and none moves any more.
     fn is_shared_by(&self, session: &Session, hosts: usize) -> anyhow::Result<()> {
         let (site, began) = (self.site(session, &format!("cluster-status-{hosts}"), free_port())?, Instant::now());
+        let (mut known, mut since) = (Vec::new(), Instant::now());
         loop {
             let mut command = Command::new(session.host_binary());
             command.args(["cluster", "status", "--json", "--config", &site.config()]).envs(environment());
             let status: Value = serde_json::from_str(&process::output(&mut command)?)?;
             let shares = status.get("hosts").and_then(Value::as_array).context("no hosts")?.iter();
-            let shares: Vec<_> =
-                shares.map(|host| host.pointer("/partitions").and_then(Value::as_array).map_or(0, Vec::len)).collect();
-            let is_equal = shares.iter().all(|share| (PARTITIONS / hosts..=PARTITIONS.div_ceil(hosts)).contains(share));
-            if shares.len() == hosts && is_equal && shares.iter().sum::<usize>() == PARTITIONS {
+            let owned = shares.map(|host| host.pointer("/partitions").and_then(Value::as_array).cloned().unwrap_or_default());
+            let owned: Vec<_> = owned.collect();
+            let is_equal = owned.iter().all(|share| (PARTITIONS / hosts..=PARTITIONS.div_ceil(hosts)).contains(&share.len()));
+            if owned != known || owned.len() != hosts || !is_equal || owned.iter().map(Vec::len).sum::<usize>() != PARTITIONS {
+                (known, since) = (owned, Instant::now());
+            } else if since.elapsed() > MOVING {
                 return Ok(());
             }
-            anyhow::ensure!(began.elapsed() < SHARING, "the hosts do not share the partitions: {shares:?}");
+            anyhow::ensure!(began.elapsed() < SHARING, "the hosts do not share the partitions: {known:?}");
             thread::sleep(Duration::from_millis(500));
         }
     }
