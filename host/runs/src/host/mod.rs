@@ -63,6 +63,8 @@ use crate::{
 const MIN_CLUSTER_SECRET: usize = 32;
 /// Memory for pages of the copy of one of several partitions, at least.
 const LEAST_CACHE_BYTES: usize = 16 << 20;
+/// Bytes of log, at least, after which the rows of one of several partitions are merged. They are in memory until then.
+const LEAST_MERGE_BYTES: u64 = 1 << 20;
 
 /// The running kernel. Cheap to clone; [`Host::shutdown`] stops it for all clones.
 #[derive(Clone)]
@@ -131,6 +133,7 @@ impl Host {
     pub async fn follow_ledger(config: &Config, member: &ClusterMember, partition: u32) -> Result<Standby, StartError> {
         let (mut options, member) = (ledger_options(config), member.clone());
         options.cache_bytes = (options.cache_bytes / member.partitions() as usize).max(LEAST_CACHE_BYTES);
+        options.checkpoint_wal_bytes = (options.checkpoint_wal_bytes / u64::from(member.partitions())).max(LEAST_MERGE_BYTES);
         options.dir = ledger_dir(config, partition);
         let followed = tokio::task::spawn_blocking(move || member.follow(partition, options)).await;
         Ok(followed.map_err(|error| HostError::Internal(error.to_string()))??)
