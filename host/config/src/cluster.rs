@@ -200,6 +200,7 @@ mod tests {
         for snapshot_log_bytes in [0, (1 << 20) - 1, (1 << 40) + 1] {
             refused(url, Some(ClusterConfig { snapshot_log_bytes, ..cluster.clone() }), "snapshot_log_bytes");
         }
+        refused(url, Some(ClusterConfig { followers: 64, ..cluster.clone() }), "followers");
         for blobs in ["agents/production", "https://pass-word@bucket", "file://folder"] {
             refused(url, Some(ClusterConfig { blobs: Some(blobs.into()), ..cluster.clone() }), "s3://BUCKET/PREFIX");
         }

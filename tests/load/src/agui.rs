@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    Load,
+    arguments::Load,
     connection::Connection,
     model_server::{DIGITS, MARK, now_us},
     stream::Streams,

@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde::Serialize;
 use tokio::{process::Command, sync::oneshot};
 
-use crate::{Batch, allocations, cpu, in_process, syscalls::Syscalls};
+use crate::{allocations, arguments::Batch, cpu, in_process, syscalls::Syscalls};
 
 /// Of the runs that are counted, so many more go before: they fill caches.
 const WARM_UP: usize = 4;

@@ -9,7 +9,7 @@ use futures_util::future::{try_join, try_join_all};
 use serde_json::json;
 
 use crate::{
-    Load,
+    arguments::Load,
     connection::Connection,
     echo,
     window::{Report, Window},

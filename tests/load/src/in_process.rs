@@ -18,7 +18,8 @@ use anyhow::Context;
 use tokio::task::JoinSet;
 
 use crate::{
-    Load, cpu, echo,
+    arguments::Load,
+    cpu, echo,
     window::{Report, Window},
 };
 

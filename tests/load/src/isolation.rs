@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    Load,
+    arguments::Load,
     connection::Connection,
     echo, http,
     window::{Window, percentile_ms},

@@ -9,7 +9,11 @@ use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::{Load, Weighed, calls::Caller, echo, in_process};
+use crate::{
+    arguments::{Load, Weighed},
+    calls::Caller,
+    echo, in_process,
+};
 
 /// With a journal, and without one.
 const WITH: &str = "resume";

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use agent_host_ledger::{Ledger, Options};
+use agent_host_ledger::{Ledger, Options, Partition};
 use agent_host_runs::{Config, Host};
 use anyhow::Context;
 use tokio::task::JoinSet;
@@ -57,7 +57,8 @@ pub(crate) async fn load(config: Config, cluster: Option<Config>, load: Load) ->
 async fn of_cluster(config: &Config) -> anyhow::Result<Vec<Ledger>> {
     let member = Host::join(config, "load").await?.context("the configuration has no cluster")?;
     let mut ledgers = Vec::new();
-    for partition in 0..member.partitions() {
+    let of = member.partitions();
+    for partition in (0..of).map(|number| Partition::new(number, of)) {
         let standby = Host::follow_ledger(config, &member, partition).await?;
         let taken = tokio::task::spawn_blocking(move || standby.activate(|| false, |_| std::process::exit(1))).await??;
         ledgers.push(taken.context("the partition was not taken")?);

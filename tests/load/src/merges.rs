@@ -16,7 +16,8 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::{
-    Load, echo, in_process,
+    arguments::Load,
+    echo, in_process,
     window::{Window, percentile_ms},
 };
 

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    Load,
+    arguments::Load,
     connection::Connection,
     echo, http, in_process,
     journal::median,

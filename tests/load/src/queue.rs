@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    Load,
+    arguments::Load,
     connection::Connection,
     echo,
     window::{Report, Window, percentile_ms},

@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent_host_runs::{Config, Host};
 use serde::Serialize;
 
-use crate::{Load, cpu, in_process};
+use crate::{arguments::Load, cpu, in_process};
 
 /// Threads of the ledger: one writes, one merges what was written into the store.
 const WRITER: &str = "ledger-writer";

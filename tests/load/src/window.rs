@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::{Load, cpu};
+use crate::{arguments::Load, cpu};
 
 /// The stretch of time: after the warm-up, as long as asked for.
 #[derive(Debug, Clone, Copy)]

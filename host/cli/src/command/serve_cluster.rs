@@ -56,7 +56,7 @@ impl Role {
     async fn of(config: &Config, member: &ClusterMember, partition: Partition) -> Result<Self, StartError> {
         match Host::look_on(config, member, partition).await? {
             Some(bystander) => Ok(Self::Bystander(bystander)),
-            None => Host::follow_ledger(config, member, partition.number()).await.map(|standby| Self::Standby(Box::new(standby))),
+            None => Host::follow_ledger(config, member, partition).await.map(|standby| Self::Standby(Box::new(standby))),
         }
     }
 
@@ -199,19 +199,14 @@ struct Service {
 impl Service {
     /// Looks on at the partition, follows it and serves it, in turns, until the host ends.
     async fn execute(mut self, role: Role) -> anyhow::Result<()> {
-        let mut role = role;
-        loop {
-            role = match role {
-                Role::Standby(standby) => match self.follow(*standby).await? {
-                    Some(role) => role,
-                    None => return Ok(()),
-                },
-                Role::Bystander(bystander) => match self.look_on(bystander).await? {
-                    Some(role) => role,
-                    None => return Ok(()),
-                },
+        let mut next = Some(role);
+        while let Some(role) = next {
+            next = match role {
+                Role::Standby(standby) => self.follow(*standby).await?,
+                Role::Bystander(bystander) => self.look_on(bystander).await?,
             };
         }
+        Ok(())
     }
 
     /// Follows the partition, and serves it when it is this host's, until it is another one's or the copy is not needed any more. `None` where the host
@@ -248,7 +243,7 @@ impl Service {
         }
         let Some(process) = self.started().await else { return Ok(None) };
         loop {
-            match Host::follow_ledger(&process.config(), &self.member, self.partition.number()).await {
+            match Host::follow_ledger(&process.config(), &self.member, self.partition).await {
                 Ok(standby) => return Ok(Some(Role::Standby(Box::new(standby)).shown_to(&self.routes))),
                 // The host may own other partitions.
                 Err(error) => {
@@ -380,7 +375,7 @@ impl Service {
     async fn open_again(&self, config: &Config) -> anyhow::Result<Option<Standby>> {
         let began = Instant::now();
         loop {
-            match Host::follow_ledger(config, &self.member, self.partition.number()).await {
+            match Host::follow_ledger(config, &self.member, self.partition).await {
                 Err(StartError::Ledger(OpenError::AlreadyOpen { .. })) if began.elapsed() < LAST_READERS => {}
                 followed => return Ok(Some(followed?)),
             }

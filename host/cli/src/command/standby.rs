@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use agent_host_config::Config;
 use agent_host_ledger::OpenError;
-use agent_host_runs::{Host, Ledger, Standby, StartError};
+use agent_host_runs::{Host, Ledger, Partition, Standby, StartError};
 
 use crate::failure::Failure;
 
@@ -33,7 +33,7 @@ pub(crate) async fn unless_in_use<T>(open: impl AsyncFn() -> Result<T, StartErro
 
 async fn follow_first(config: &Config) -> Result<Option<Standby>, StartError> {
     let Some(member) = Host::join(config, env!("CARGO_PKG_VERSION")).await? else { return Ok(None) };
-    Host::follow_ledger(config, &member, 0).await.map(Some)
+    Host::follow_ledger(config, &member, Partition::new(0, member.partitions())).await.map(Some)
 }
 
 /// The ledger of the cluster for one command, where no host is active. `None` where one is.

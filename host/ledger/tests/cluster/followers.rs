@@ -45,26 +45,13 @@ async fn rows(hosts: &[Host], partition: u32) -> String {
     }
 }
 
-/// A run in each partition.
-async fn written(host: &Host) -> Vec<String> {
-    until("the first host has all partitions", || host.owns().len() == PARTITIONS as usize);
-    let mut written = Vec::new();
-    for partition in 0..PARTITIONS {
-        let ledger = host.ledger(partition).unwrap();
-        let run = new_run(&ledger).await;
-        finish(&ledger, run.run_no, 1).await;
-        written.push(exported(&ledger));
-    }
-    written
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_partition_has_one_follower_beside_its_owner_whichever_hosts_come_and_go() {
     let dirs: [_; 4] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let url = shared().url(&cluster_of(shared(), PARTITIONS));
     let start = |number: usize| Host::of(dirs[number].path(), &member(&url, NAMES[number]));
     let mut hosts = vec![start(0)];
-    let before = written(&hosts[0]).await;
+    let before = hosts[0].write_to_all(PARTITIONS).await;
     hosts.extend((1..4).map(start));
     let named: Vec<_> = NAMES.into_iter().zip(&dirs).collect();
     let shares = |hosts: &[Host]| hosts.iter().all(|host| host.owns().len() == PARTITIONS as usize / hosts.len());
@@ -89,7 +76,7 @@ async fn a_drained_host_keeps_a_partition_until_another_one_has_a_copy() {
     let url = shared().url(&cluster_of(shared(), PARTITIONS));
     let alone = |name: &str| ClusterOptions { followers: 0, ..member(&url, name) };
     let first = Host::of(dirs[0].path(), &alone("a:1"));
-    let before = written(&first).await;
+    let before = first.write_to_all(PARTITIONS).await;
     let hosts = [first, Host::of(dirs[1].path(), &alone("b:1"))];
     let named: Vec<_> = NAMES.into_iter().zip(&dirs).collect();
     until("each host has its own partitions alone", || copies_are(&url, &named, 1));

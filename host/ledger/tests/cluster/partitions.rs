@@ -58,6 +58,20 @@ impl Host {
         self.owned.lock().get(&partition).cloned()
     }
 
+    /// Waits until the host owns all partitions, writes a run to each, and gives their rows.
+    pub async fn write_to_all(&self, partitions: u32) -> Vec<String> {
+        until("the first host has all partitions", || self.owns().len() == partitions as usize);
+        let mut written = Vec::new();
+        for partition in 0..partitions {
+            let ledger = self.ledger(partition).unwrap();
+            let run = new_run(&ledger).await;
+            finish(&ledger, run.run_no, 1).await;
+            assert_eq!(run.run_no, 1, "each partition counts for itself");
+            written.push(exported(&ledger));
+        }
+        written
+    }
+
     pub fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -140,15 +154,7 @@ async fn hosts_share_the_partitions_and_each_keeps_its_rows_wherever_it_goes() {
     let database = cluster_of(shared(), PARTITIONS);
     let url = shared().url(&database);
     let first = Host::start(dirs[0].path(), &url, "a:1");
-    until("the first host has all partitions", || first.owns().len() == PARTITIONS as usize);
-    let mut written = BTreeMap::new();
-    for partition in 0..PARTITIONS {
-        let ledger = first.ledger(partition).unwrap();
-        let run = new_run(&ledger).await;
-        finish(&ledger, run.run_no, 1).await;
-        assert_eq!(run.run_no, 1, "each partition counts for itself");
-        written.insert(partition, exported(&ledger));
-    }
+    let written: BTreeMap<_, _> = (0..PARTITIONS).zip(first.write_to_all(PARTITIONS).await).collect();
     assert_eq!(written.values().collect::<BTreeSet<_>>().len(), PARTITIONS as usize);
 
     let others = [Host::start(dirs[1].path(), &url, "b:1"), Host::start(dirs[2].path(), &url, "c:1")];

@@ -197,7 +197,7 @@ async fn a_host_that_joins_upgrades_the_tables_of_the_version_before() {
     let url = shared().url(&database);
     shared().sql(
         &database,
-        "alter table agent_host.hosts drop column drained, drop column follows; alter table agent_host.cluster drop column blobs; \
+        "alter table agent_host.hosts drop column drained, drop column follows, drop column copies; alter table agent_host.cluster drop column blobs; \
          drop table agent_host.permits; alter table agent_host.blobs drop column p, add primary key (sha256); \
          alter table agent_host.blob_pieces drop column p, add primary key (sha256, piece); \
          update agent_host.cluster set schema_version = 1",

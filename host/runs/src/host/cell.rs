@@ -47,7 +47,7 @@ impl Cell {
             }
         }
         runs.forget_manifests();
-        if let Err(error) = runs.shared.keys.write_usage(&self.ledger, runs.partition).await {
+        if let Err(error) = runs.shared.keys.usage().write(&self.ledger, runs.partition).await {
             tracing::warn!(%error, "the tokens that keys have used could not be written");
         }
         let logs = Arc::clone(&runs.logs);

@@ -130,12 +130,12 @@ impl Host {
     ///
     /// # Errors
     /// Fails where the copy of this host does not go on; [`OpenError::AlreadyOpen`] while something of the process has it still open.
-    pub async fn follow_ledger(config: &Config, member: &ClusterMember, partition: u32) -> Result<Standby, StartError> {
+    pub async fn follow_ledger(config: &Config, member: &ClusterMember, partition: Partition) -> Result<Standby, StartError> {
         let (mut options, member) = (ledger_options(config), member.clone());
         options.cache_bytes = (options.cache_bytes / member.partitions() as usize).max(LEAST_CACHE_BYTES);
         options.checkpoint_wal_bytes = (options.checkpoint_wal_bytes / u64::from(member.partitions())).max(LEAST_MERGE_BYTES);
-        options.dir = ledger_dir(config, partition);
-        let followed = tokio::task::spawn_blocking(move || member.follow(partition, options)).await;
+        options.dir = ledger_dir(config, partition.number());
+        let followed = tokio::task::spawn_blocking(move || member.follow(partition.number(), options)).await;
         Ok(followed.map_err(|error| HostError::Internal(error.to_string()))??)
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use agent_host_config::{Config, ConfigError};
 use agent_host_ledger::{CopyReader, Ledger, Partition};
-use agent_host_protocol::PluginReport;
+use agent_host_protocol::{PluginReport, time};
 use agent_host_sandbox::Plugins;
 use parking_lot::Mutex;
 
@@ -68,7 +68,7 @@ impl HostProcess {
         self.keep_library(&ledger).await?;
         let shared = &self.0.shared;
         ledger.set_quotas(shared.setup().quotas());
-        shared.keys.load_usage(&ledger.copy_reader(), partition)?;
+        shared.keys.usage().load(&ledger.copy_reader(), partition)?;
         if partition.is_first() {
             shared.keys.load(&ledger.copy_reader())?;
         }
@@ -135,12 +135,12 @@ impl HostProcess {
     /// The use of keys with a budget by the runs of a partition that this host owns, for [`Self::note_key_usage`] of another host.
     #[must_use]
     pub fn key_usage(&self, partition: Partition) -> PartitionUsage {
-        self.0.shared.keys.usage_of(partition)
+        self.0.shared.keys.usage().of_partition(partition, time::now())
     }
 
     /// The owner of a partition says what its runs have used for keys: those of no workspace are used in several partitions.
     pub fn note_key_usage(&self, partition: Partition, usage: PartitionUsage) {
-        self.0.shared.keys.note_usage(partition, usage);
+        self.0.shared.keys.usage().note(partition, usage);
     }
 
     /// All keys.

@@ -84,7 +84,7 @@ impl Cell {
                     () = cell.runs.stopping.cancelled() => return,
                     () = tokio::time::sleep(USAGE) => {}
                 }
-                if let Err(error) = shared.keys.write_usage(&cell.ledger, cell.runs.partition).await {
+                if let Err(error) = shared.keys.usage().write(&cell.ledger, cell.runs.partition).await {
                     tracing::warn!(%error, "the tokens that keys have used could not be written");
                 }
             }

@@ -143,7 +143,7 @@ impl RunTask {
             claim,
             used: self.run.record.run.total_usage(),
             tree,
-            key: self.run.terms.charged_key.as_deref().map(|id| runs.shared.keys.spending(id, runs.partition)),
+            key: self.run.terms.charged_key.as_deref().map(|id| runs.shared.keys.usage().charged(id, runs.partition)),
             metrics: Some(runs.shared.metrics.clone()),
         }));
         execution.knowledge.seen.note_snapshot(&self.run.terms, &start.context.state);

@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-use super::key_limits::{ChargedKey, KeyUsage, PartitionUsage, RequestRate, until_tomorrow};
+use super::key_limits::{KeyUsage, RequestRate, until_tomorrow};
 use crate::record::HostError;
 
 /// Begins the key of every entry of the ledger that is an API key.
@@ -212,26 +212,13 @@ impl Keys {
     pub fn open(ledger: &Ledger) -> Result<Self, HostError> {
         let keys = Self::default();
         keys.load(&ledger.copy_reader())?;
-        keys.load_usage(&ledger.copy_reader(), Partition::ONLY)?;
+        keys.usage.load(&ledger.copy_reader(), Partition::ONLY)?;
         Ok(keys)
     }
 
-    /// Reads what runs of a partition have used for keys, as its ledger has it.
-    pub(crate) fn load_usage(&self, copy: &CopyReader, partition: Partition) -> Result<(), HostError> {
-        self.usage.load(copy, partition)
-    }
-
-    /// The use of keys by the runs of a partition that this host owns; nothing while no key has limits.
-    pub(crate) fn usage_of(&self, partition: Partition) -> PartitionUsage {
-        if !self.are_limited() {
-            return PartitionUsage::default();
-        }
-        self.usage.of_partition(partition, time::now())
-    }
-
-    /// The owner of a partition says what its runs have used.
-    pub(crate) fn note_usage(&self, partition: Partition, usage: PartitionUsage) {
-        self.usage.note(partition, usage);
+    /// The use of all keys that have a budget.
+    pub(crate) const fn usage(&self) -> &KeyUsage {
+        &self.usage
     }
 
     /// True once a key has limits.
@@ -413,16 +400,6 @@ impl Keys {
         Ok(Some(loaded.key.key_id.clone()))
     }
 
-    /// The use of the key with this id, for a run of a partition.
-    pub(crate) fn spending(&self, id: &str, partition: Partition) -> ChargedKey {
-        self.usage.charged(id, partition)
-    }
-
-    /// Writes what runs of a partition have used for keys, where that has changed since the last time.
-    pub(crate) async fn write_usage(&self, ledger: &Ledger, partition: Partition) -> Result<(), HostError> {
-        self.usage.write(ledger, partition).await
-    }
-
     fn of(&self, principal: &Principal) -> Option<Arc<LoadedKey>> {
         let PrincipalKind::Key(id) = &principal.kind else { return None };
         self.all.read().get(id).cloned()
@@ -559,12 +536,12 @@ mod tests {
         assert!(keys.charged(&plain).unwrap().is_none() && keys.charged(&root).unwrap().is_none());
         assert!(keys.take_request(&who).is_ok() && keys.take_request(&who).is_ok() && keys.take_request(&who).is_err());
         assert!((0..100).all(|_| keys.take_request(&plain).is_ok()));
-        keys.spending(&key.key_id, Partition::ONLY).add(99);
+        keys.usage.charged(&key.key_id, Partition::ONLY).add(99);
         assert!(keys.charged(&who).is_ok());
-        keys.spending(&key.key_id, Partition::ONLY).add(2);
+        keys.usage.charged(&key.key_id, Partition::ONLY).add(2);
         let refused = keys.charged(&who).unwrap_err();
         assert_eq!(refused.code(), "token_budget_exhausted", "{refused}");
-        keys.write_usage(&ledger, Partition::ONLY).await.unwrap();
+        keys.usage.write(&ledger, Partition::ONLY).await.unwrap();
 
         let again = Keys::open(&ledger).unwrap();
         assert!(again.charged(&again.principal(&token).unwrap()).is_err(), "after a restart too");

@@ -3,12 +3,12 @@
 use std::{
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use agent_host_runs::{HostProcess, Partition, secret::Secret};
+use agent_host_runs::secret::Secret;
 use axum::{
     Json, Router,
     body::{Body, Bytes, HttpBody},
@@ -26,7 +26,8 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{
     handshake::{self, HandshakeError},
-    owner::{Owner, OwnerWatch},
+    listeners::ClusterPartition,
+    owner::Owner,
 };
 use crate::http::{
     Problem, ProblemCode,
@@ -102,10 +103,7 @@ pub(crate) const KEY_USAGE: &str = "/cluster/key-usage";
 /// The answers to requests of other hosts.
 #[derive(Clone)]
 pub(crate) struct HostRoutes {
-    /// Empty until the process has started.
-    pub(crate) process: Arc<OnceLock<HostProcess>>,
-    /// The owner of each partition.
-    pub(crate) owners: Arc<[OwnerWatch]>,
+    pub(super) partitions: Arc<[ClusterPartition]>,
 }
 
 impl HostRoutes {
@@ -115,20 +113,20 @@ impl HostRoutes {
 }
 
 async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Response {
-    let (partition, part) = (forwarded::partition(request.headers()), RequestPart::read(request.headers()));
+    let (number, part) = (forwarded::partition(request.headers()), RequestPart::read(request.headers()));
     let Some(forwarded) = ForwardedRequest::take(request.headers_mut()) else {
         let detail =
             "a host that forwards a request says of which client it is, and this one does not: give all hosts one version";
         return Problem::new(ProblemCode::Forbidden, detail).into_response();
     };
-    let owner = partition.and_then(|partition| routes.owners.get(partition as usize));
-    let Some(Owner::Here(active)) = owner.map(OwnerWatch::now) else { return moved() };
+    let Some(partition) = number.and_then(|number| routes.partitions.get(number as usize)) else { return moved() };
+    let Owner::Here(active) = partition.owner() else { return moved() };
     let leaving = active.leaving().clone();
     if leaving.is_cancelled() {
         return moved();
     }
-    if let (KEY_USAGE, Some(number), Some(process)) = (request.uri().path(), partition, routes.process.get()) {
-        return Json(process.key_usage(partition_of(&routes.owners, number))).into_response();
+    if request.uri().path() == KEY_USAGE {
+        return Json(partition.key_usage()).into_response();
     }
     request.extensions_mut().insert(Peer(forwarded.client));
     request.extensions_mut().insert(forwarded);
@@ -141,10 +139,6 @@ async fn answer(State(routes): State<HostRoutes>, mut request: Request) -> Respo
     } else {
         response
     }
-}
-
-fn partition_of(all: &[OwnerWatch], number: u32) -> Partition {
-    Partition::new(number, u32::try_from(all.len()).unwrap_or(u32::MAX))
 }
 
 /// The answer of a host that is asked as the active one and is not. It forwards nothing itself.

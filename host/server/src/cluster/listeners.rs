@@ -11,7 +11,7 @@ use std::{
 };
 
 use agent_host_config::Config;
-use agent_host_runs::{HostProcess, Partition, StandbyWatch, secret::Secret};
+use agent_host_runs::{HostProcess, Partition, PartitionUsage, StandbyWatch, secret::Secret};
 use axum::{
     Router,
     extract::{Request, State},
@@ -130,6 +130,11 @@ impl ClusterPartition {
 
     pub(super) fn forwarder(&self) -> Option<&Forwarder> {
         self.0.forwarder.as_ref()
+    }
+
+    /// The use of keys by the runs of the partition, as this host knows it.
+    pub(super) fn key_usage(&self) -> Option<PartitionUsage> {
+        self.0.process.get().map(|process| process.key_usage(self.0.partition))
     }
 
     /// Answers by the routes of this host from now on: it owns the partition.
@@ -262,9 +267,8 @@ impl ClusterListeners {
         let mut connections = vec![clients.clone()];
         let mut accepting = vec![accept(clients, listener)];
         if let Some((secret, listener)) = hosts {
-            let owners = partitions.iter().map(|partition| partition.0.owner.clone()).collect();
-            let routes = HostRoutes { process: Arc::clone(&process), owners };
-            let hosts = Connections::new(routes.router(), &config.limits, share, closing.clone());
+            let hosts = HostRoutes { partitions: Arc::clone(&partitions) }.router();
+            let hosts = Connections::new(hosts, &config.limits, share, closing.clone());
             let hosts = hosts.for_hosts(host_listener::connection_check(secret));
             connections.push(hosts.clone());
             accepting.push(accept(hosts, listener));
