@@ -157,16 +157,27 @@ pub enum ClusterError {
         /// Number of partitions.
         partitions: u32,
     },
-    /// A ledger is imported as a whole.
+    /// Rows that belong together would come into two partitions.
     #[error(
-        "the cluster in {server} has {partitions} partitions, and a ledger is imported as a whole: make a cluster with one \
-         (`agent-host cluster init`) in another database"
+        "the ledger in {dir} has in two workspaces, and so in two partitions, {what}: import it into a cluster with one partition \
+         (`agent-host cluster init`)"
     )]
-    ImportPartitions {
-        /// The database.
-        server: String,
-        /// Number of partitions.
-        partitions: u32,
+    ImportDivides {
+        /// Folder of the ledger.
+        dir: String,
+        /// The two rows.
+        what: String,
+    },
+    /// Runs under way have ids of a version before, which do not say their partition.
+    #[error(
+        "{runs} runs of the ledger in {dir} have not ended, and a version before has made their ids, which do not say their partition: let them end \
+         on a host of that ledger, or import it into a cluster with one partition (`agent-host cluster init`)"
+    )]
+    ImportOtherIds {
+        /// Folder of the ledger.
+        dir: String,
+        /// Number of the runs.
+        runs: u64,
     },
     /// Another host has the address.
     #[error("another host of the cluster is at `{advertise}` too: give each host an address of its own in [cluster] advertise")]

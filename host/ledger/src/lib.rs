@@ -85,9 +85,9 @@ mod upkeep;
 mod writer;
 
 pub use cluster::{
-    Bystander, ClusterMember, ClusterOptions, ClusterStatus, DEFAULT_LEASE, Drain, HostStatus, ImportedLedger, LostBatch,
-    MAX_PARTITIONS, Partition, PartitionStatus, Repair, RepairedCluster, SnapshotStatus, Standby, StandbyStatus, StandbyWatch,
-    StorageAddress, cluster_status, drain_host, import_ledger, init_cluster, repair_cluster,
+    Bystander, ClusterMember, ClusterOptions, ClusterStatus, DEFAULT_LEASE, Drain, EntryPlace, HostStatus, ImportedLedger,
+    LostBatch, MAX_PARTITIONS, Partition, PartitionStatus, PlaceOfEntry, Repair, RepairedCluster, SnapshotStatus, Standby,
+    StandbyStatus, StandbyWatch, StorageAddress, cluster_status, drain_host, import_ledger, init_cluster, repair_cluster,
 };
 pub use cluster_error::ClusterError;
 pub use error::{LedgerError, OpenError};

@@ -53,7 +53,7 @@ pub use crate::{
         evidence::Evidence,
         excerpts::{ListedRun, with_excerpts},
         follow::FollowedFeed,
-        inspect, ledger_dir,
+        inspect, ledger_dir, place_of_entry,
         recording::{Recording, journaled_calls},
         recording_text::{RecordedBlob, RecordedSegment, RecordingText},
         records::{

@@ -50,7 +50,7 @@ impl Member {
     }
 
     /// A host without a cluster where `config` has none. It begins with further keys of `[server]`.
-    fn start_as(dir: TempDir, port: u16, variables: &[(&str, &str)], config: &str) -> Self {
+    pub fn start_as(dir: TempDir, port: u16, variables: &[(&str, &str)], config: &str) -> Self {
         let file = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nloopback_without_key = true\n{config}");
         fs::write(dir.path().join("agent-host.toml"), file).unwrap();
         let log = fs::OpenOptions::new().create(true).append(true).open(dir.path().join("log")).unwrap();

@@ -21,6 +21,7 @@ mod kills;
 mod outside;
 mod parking;
 mod partition_executors;
+mod partition_import;
 mod partitions;
 mod policies;
 mod replays;

@@ -14,28 +14,42 @@ use crate::{
     partitions::{PARTITIONS, Workspace, answer, are_shared, is_ready},
 };
 
+/// A runner of executors, with a queue of its own.
+pub const JOBS: &str = "[[external_runners]]\nid = \"plugin:test/jobs/default\"\n[[bindings]]\nid = \"jobs\"\nrunner = \"plugin:test/jobs/default\"\n\
+    match = { event_type = \"job\\\\..*\" }\n[bindings.queue]\nname = \"jobs\"\nbackoff_ms = 0\n";
+
 /// The executor, which sends its requests to any host.
-struct Executor<'a> {
+pub struct Executor<'a> {
     hosts: &'a [ForwardingHost],
     id: String,
     credential: String,
 }
 
 /// A run that it holds.
-struct Held {
-    run: String,
-    workspace: String,
+pub struct Held {
+    pub run: String,
+    pub workspace: String,
     token: String,
 }
 
 impl<'a> Executor<'a> {
     /// Registers at a host, without a key: it is of no workspace.
-    async fn register(hosts: &'a [ForwardingHost], at: usize, slots: u32) -> Self {
+    pub async fn register(hosts: &'a [ForwardingHost], at: usize, slots: u32) -> Self {
         let wanted = json!({ "name": "everywhere", "queues": ["jobs"], "slots": slots });
         let (status, made) = answer(client().post(hosts[at].url("/api/v1/executors")).json(&wanted)).await;
         assert_eq!(status, StatusCode::CREATED, "{made}");
         let text = |name: &str| made[name].as_str().unwrap().to_owned();
-        Self { hosts, id: text("executor_id"), credential: text("credential") }
+        Self::of(hosts, text("executor_id"), text("credential"))
+    }
+
+    /// The executor with this credential.
+    pub fn of(hosts: &'a [ForwardingHost], id: String, credential: String) -> Self {
+        Self { hosts, id, credential }
+    }
+
+    /// Its id and its credential.
+    pub fn parts(self) -> (String, String) {
+        (self.id, self.credential)
     }
 
     fn request(&self, method: Method, at: usize, path: &str) -> RequestBuilder {
@@ -51,7 +65,7 @@ impl<'a> Executor<'a> {
         answer(self.request(Method::POST, at, "/api/v1/claims").json(&wanted)).await
     }
 
-    async fn claimed(&self, at: usize, wait_ms: u64) -> Held {
+    pub async fn claimed(&self, at: usize, wait_ms: u64) -> Held {
         let (status, claimed) = self.claim(at, wait_ms).await;
         assert_eq!(status, StatusCode::OK, "{claimed}");
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{claimed}")).to_owned();
@@ -77,7 +91,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    async fn finish(&self, at: usize, held: &Held) {
+    pub async fn finish(&self, at: usize, held: &Held) {
         let request = client().post(self.hosts[at].url(&format!("/api/v1/runs/{}/finalize", held.run))).bearer_auth(&held.token);
         let (status, run) = answer(request.json(&json!({ "status": "completed" }))).await;
         assert_eq!((status, &run["status"]), (StatusCode::OK, &json!("completed")), "{run}");
@@ -95,7 +109,7 @@ impl<'a> Executor<'a> {
 }
 
 /// A job of a workspace; gives its run.
-async fn job(workspace: &Workspace, host: &ForwardingHost) -> String {
+pub async fn job(workspace: &Workspace, host: &ForwardingHost) -> String {
     sent(workspace, host, "job.added").await
 }
 
@@ -134,10 +148,7 @@ async fn an_executor_of_no_workspace_takes_runs_of_all_partitions() {
          [[bindings]]\nid = \"coder\"\nrunner = \"{agent}\"\nmatch = {{ event_type = \"work\\\\..*\" }}\nmax_attempts = 3\n\
          [bindings.queue]\nname = \"agents\"\nbackoff_ms = 0\n",
     ));
-    world.config.push_str(
-        "[[external_runners]]\nid = \"plugin:test/jobs/default\"\n[[bindings]]\nid = \"jobs\"\nrunner = \"plugin:test/jobs/default\"\n\
-         match = { event_type = \"job\\\\..*\" }\n[bindings.queue]\nname = \"jobs\"\nbackoff_ms = 0\n",
-    );
+    world.config.push_str(JOBS);
     let (hosts, workspaces) = hosts(&world).await;
     let executor = Executor::register(&hosts, 0, 2).await;
     assert_eq!(executor.claim(1, 0).await.0, StatusCode::NO_CONTENT);

@@ -47,7 +47,7 @@ impl Workspace {
     }
 
     /// Sends a message at a host; gives the run.
-    async fn send(&self, host: &ForwardingHost, text: &str) -> String {
+    pub async fn send(&self, host: &ForwardingHost, text: &str) -> String {
         let (status, body) = answer(self.request(Method::POST, host, "/api/v1/events").json(&message(text))).await;
         assert_eq!(status, StatusCode::ACCEPTED, "{}: {body}", self.id);
         body["runs"][0]["run_id"].as_str().unwrap().to_owned()

@@ -7,7 +7,7 @@ use agent_host_ledger::{
     ClusterStatus, Drain, HostStatus, ImportedLedger, LostBatch, MAX_PARTITIONS, PartitionStatus, Repair, RepairedCluster,
     SnapshotStatus, cluster_status, drain_host, import_ledger, init_cluster, repair_cluster,
 };
-use agent_host_runs::{cluster_options, ledger_dir};
+use agent_host_runs::{cluster_options, ledger_dir, place_of_entry};
 use clap::Subcommand;
 use serde_json::json;
 
@@ -31,8 +31,8 @@ pub(crate) enum Cluster {
     /// Make the ledger of a single host the beginning of the cluster, before any host joins
     #[command(
         long_about = "Make the ledger of a single host the beginning of the cluster, before any host joins.\n\n\
-            The ledger is checked, its contents and its rows are sent to the database, and read back there. No host may have it open. It \
-            stays as it is; a cluster that has batches already is refused.",
+            The ledger is checked, its contents and its rows are sent to the database, and read back there. Everything of a workspace goes \
+            to its partition. No host may have the ledger open. It stays as it is; a cluster that has batches already is refused.",
         after_long_help = "Examples:\n  agent-host cluster import /var/lib/agent-host"
     )]
     Import {
@@ -97,7 +97,7 @@ impl Cluster {
             Self::Import { dir } => {
                 let import = move || {
                     let progress = Progress::percent(output, "importing");
-                    import_ledger(&server, dir.join("ledger"), |fraction| progress.fraction(fraction))
+                    import_ledger(&server, dir.join("ledger"), &place_of_entry, |fraction| progress.fraction(fraction))
                 };
                 let imported = tokio::task::spawn_blocking(import).await??;
                 output.result(&import_document(&name, &imported), || import_text(&name, &imported))?;
@@ -136,13 +136,21 @@ fn import_document(database: &str, imported: &ImportedLedger) -> serde_json::Val
         "bytes": imported.bytes,
         "blobs": imported.blobs,
         "blob_bytes": imported.blob_bytes,
+        "other_ids": imported.other_ids,
     })
 }
 
 fn import_text(database: &str, imported: &ImportedLedger) -> String {
+    let other_ids = match imported.other_ids {
+        0 => String::new(),
+        runs => format!(
+            "{runs} runs have ids of a version before, which do not say their partition: requests of operators for them name the workspace \
+             (`X-Workspace`)\n"
+        ),
+    };
     format!(
         "the ledger is in {database}: {} rows, {}, and {} contents, {}; start the hosts of the cluster with `agent-host serve`, and the \
-         one that had the ledger for itself no more without [server] ledger\n",
+         one that had the ledger for itself no more without [server] ledger\n{other_ids}",
         imported.rows,
         text::bytes(imported.bytes),
         imported.blobs,

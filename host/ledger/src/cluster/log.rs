@@ -3,19 +3,18 @@
 //! The primary key `(p, seq)` is the fence. An owner that was replaced finds the number of its next batch taken, whatever clocks,
 //! pauses and networks have done, and gives the ledger up. An insert ([`super::appender`]) also asks for the batch before, with the epoch that
 //! it was seen with: a database that has lost commits is noticed by the next batch.
-//!
-//! A frame is `checksum u64 | payload`; the checksum is keyed with the number of the cluster and that of the batch.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{borrow::Cow, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     cluster::{
         appender::{Append, Appender, COMMIT, Inserted, insert},
+        frame::{Frame, empty_frame, encode},
         loss::mark,
+        member::MemberState,
         ownership::Ownership,
         session::Session,
     },
@@ -30,8 +29,6 @@ use crate::{
 const READ_BYTES: i64 = 16 * 1024 * 1024;
 /// After so many batches of one reading there may be more.
 pub(crate) const MANY_BATCHES: usize = 1_000;
-/// Bytes of a frame before its payload.
-const HEADER: usize = 8;
 /// Pause before another connection is tried.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -43,41 +40,6 @@ const READ: &str = "select seq, epoch, frame, (select log_first from agent_host.
     (select seq, epoch, frame from agent_host.log where p = $1::int8 and seq > $2::int8 order by seq limit 4096) next) counted \
     where before < $3::int8 order by seq";
 
-/// A batch of the log.
-#[derive(Debug)]
-pub(crate) struct Frame {
-    pub(crate) batch: u64,
-    pub(crate) epoch: u64,
-    frame: Bytes,
-}
-
-impl Frame {
-    /// The changes of the batch.
-    pub(crate) fn payload(&self) -> &[u8] {
-        self.frame.get(HEADER..).unwrap_or_default()
-    }
-
-    fn is_whole(&self, seed: u64) -> bool {
-        self.frame.get(..HEADER).is_some_and(|sum| sum == checksum(seed, self.batch, self.payload()))
-    }
-}
-
-fn checksum(seed: u64, batch: u64, payload: &[u8]) -> [u8; HEADER] {
-    xxh3_64_with_seed(payload, seed ^ batch.rotate_left(32)).to_be_bytes()
-}
-
-fn encode(seed: u64, batch: u64, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(HEADER + payload.len());
-    frame.extend_from_slice(&checksum(seed, batch, payload));
-    frame.extend_from_slice(payload);
-    frame
-}
-
-/// The frame of a batch without rows, which stands for what is in a snapshot or for the beginning of an epoch.
-pub(crate) fn empty_frame(seed: u64, batch: u64) -> Vec<u8> {
-    encode(seed, batch, b"")
-}
-
 /// The end of the log as this process knows it. A follower moves it, and later the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Position {
@@ -85,7 +47,7 @@ pub(crate) struct Position {
     pub(crate) last: u64,
     /// Epochs up to the last batch.
     pub(crate) epochs: Epochs,
-    /// Bytes of the batches since the last turn.
+    /// Bytes of the rows of the batches since the last turn.
     pub(crate) part_bytes: u64,
 }
 
@@ -116,6 +78,17 @@ pub(crate) struct LogPlace {
     pub(crate) partition: i64,
 }
 
+impl LogPlace {
+    fn damaged(&self, batch: u64, reason: String) -> ClusterError {
+        ClusterError::LogDamaged { server: self.server.to_string(), batch, reason }
+    }
+
+    /// The rows of a batch of this log.
+    pub(crate) fn rows_of<'a>(&self, frame: &'a Frame) -> Result<Cow<'a, [u8]>, ClusterError> {
+        frame.rows().ok_or_else(|| self.damaged(frame.batch, "its rows cannot be unpacked".to_owned()))
+    }
+}
+
 /// Reads the batches after `position`, as many as have room in [`READ_BYTES`].
 pub(crate) fn read_frames(session: &mut Session, place: &LogPlace, position: Position) -> Result<Vec<Frame>, ClusterError> {
     let LogPlace { server, seed, partition } = place;
@@ -129,20 +102,16 @@ pub(crate) fn read_frames(session: &mut Session, place: &LogPlace, position: Pos
         return Err(ClusterError::CopyBehind { server: server.to_string(), copy: position.last, first: row.number(3)? });
     }
     for row in rows {
-        let frame = Frame { batch: row.number(0)?, epoch: row.number(1)?, frame: row.bytes(2) };
-        let damaged =
-            |reason: &str| ClusterError::LogDamaged { server: server.to_string(), batch: frame.batch, reason: reason.to_owned() };
-        if frame.batch != before.0 + 1 {
-            return Err(damaged(&format!("the batch before it that is there is {}", before.0)));
+        let (batch, epoch) = (row.number(0)?, row.number(1)?);
+        if batch != before.0 + 1 {
+            return Err(place.damaged(batch, format!("the batch before it that is there is {}", before.0)));
         }
-        if frame.epoch < before.1 {
-            return Err(damaged(&format!("it has epoch {}, and the batch before it has {}", frame.epoch, before.1)));
+        if epoch < before.1 {
+            return Err(place.damaged(batch, format!("it has epoch {epoch}, and the batch before it has {}", before.1)));
         }
-        if !frame.is_whole(*seed) {
-            return Err(damaged("its checksum is wrong"));
-        }
-        before = (frame.batch, frame.epoch);
-        frames.push(frame);
+        let frame = Frame::read(*seed, batch, epoch, row.bytes(2));
+        frames.push(frame.ok_or_else(|| place.damaged(batch, "its checksum is wrong".to_owned()))?);
+        before = (batch, epoch);
     }
     Ok(frames)
 }
@@ -163,6 +132,8 @@ pub(crate) struct PostgresLog {
     session: Session,
     lease: Arc<Lease>,
     position: Arc<Mutex<Position>>,
+    /// Has the form that the hosts of the cluster read.
+    state: Arc<MemberState>,
     /// Bytes of a part.
     room: u64,
     /// Address of this host.
@@ -184,7 +155,8 @@ impl PostgresLog {
     pub(crate) fn new(ownership: &Ownership, place: LogPlace, position: Arc<Mutex<Position>>, room: u64) -> Self {
         let (session, lease) = (ownership.session(COMMIT), Arc::clone(ownership.lease()));
         let (appender, advertise) = (ownership.appender(), ownership.advertise().to_owned());
-        Self { place, appender, session, lease, position, room, advertise, lost: None }
+        let state = ownership.member_state();
+        Self { place, appender, session, lease, position, state, room, advertise, lost: None }
     }
 
     fn commit(&mut self, append: &Append) -> Result<(), AppendError> {
@@ -254,15 +226,14 @@ impl Log for PostgresLog {
         part_bytes == 0 || part_bytes.saturating_add(bytes as u64) <= self.room
     }
 
-    fn append(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
+    fn append(&mut self, rows: &[u8]) -> Result<u64, AppendError> {
         let position = *self.position.lock();
         let (batch, epoch) = (position.last + 1, self.lease.epoch());
         let (partition, before) = (self.place.partition, position.epoch());
-        let frame = Bytes::from(encode(self.place.seed, batch, payload));
-        let bytes = frame.len();
+        let frame = Bytes::from(encode(self.place.seed, batch, rows, self.state.form()));
         self.commit(&Append { partition, batch, epoch, before, frame })?;
-        self.position.lock().advance(batch, epoch, bytes);
-        Ok(bytes as u64)
+        self.position.lock().advance(batch, epoch, rows.len());
+        Ok(rows.len() as u64)
     }
 
     fn turn(&mut self) -> io::Result<()> {
@@ -280,23 +251,5 @@ impl Log for PostgresLog {
 
     fn part_bytes(&self) -> u64 {
         self.position.lock().part_bytes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_frame_is_whole_only_with_its_number_and_its_cluster() {
-        let frame = |batch, bytes: Vec<u8>| Frame { batch, epoch: 1, frame: bytes.into() };
-        let bytes = encode(7, 3, b"payload");
-        assert!(frame(3, bytes.clone()).is_whole(7));
-        assert_eq!(frame(3, bytes.clone()).payload(), b"payload");
-        assert!(!frame(4, bytes.clone()).is_whole(7) && !frame(3, bytes.clone()).is_whole(8));
-        assert!(!frame(3, vec![]).is_whole(7) && frame(1, encode(7, 1, b"")).is_whole(7));
-        let mut damaged = bytes;
-        damaged[9] ^= 1;
-        assert!(!frame(3, damaged).is_whole(7));
     }
 }

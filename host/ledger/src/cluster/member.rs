@@ -22,6 +22,7 @@ use crate::{
         ClusterOptions,
         appender::Appender,
         bystander::Bystander,
+        frame::Form,
         looks::Looks,
         placement::{LiveHosts, Place, live_hosts},
         schema::{Cluster, TIMEOUT, check_cluster, first, upgrade_cluster},
@@ -50,7 +51,7 @@ const LOW_BEATS: u32 = 3;
 const SETTLED_BEATS: u32 = 5;
 
 /// With `$5` the host is drained where another would take what it owns. The host has copies of the partitions `$6`; with `$4`, which hosts of the
-/// version before see, of all. The last column has the hosts that partitions are given to.
+/// version before see, of all. The last columns have the hosts that partitions are given to, and whether all hosts read packed frames.
 const BEAT: &str = concat!(
     "with beat as (update agent_host.hosts as me set lease_until = clock_timestamp() + $3::int8 * interval '1 millisecond', \
     follows = $4::int8 <> 0, copies = $6::text, drained = me.drained or ($5::int8 <> 0 and exists (select 1 from agent_host.hosts o where \
@@ -59,18 +60,19 @@ const BEAT: &str = concat!(
     select (select count(*) from beat), p.p, p.epoch, coalesce(p.owner = $1::text and p.incarnation = $2::int8, false), \
     coalesce((select drained from beat), false), ",
     live_hosts!(),
-    " from agent_host.partitions p order by p.p"
+    ", not exists (select 1 from agent_host.hosts o where not o.reads_packed and o.lease_until > clock_timestamp()) \
+    from agent_host.partitions p order by p.p"
 );
 
 /// The hosts that partitions are given to, where this one is drained.
 const IF_DRAINED: &str =
     concat!("select ", live_hosts!(), " from agent_host.hosts where host_id = $1::text and incarnation = $2::int8 and drained");
 
-const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until, copies) \
-    values ($1::text, 1, $2::text, $3::text, $4::int8, clock_timestamp(), clock_timestamp() + $4::int8 * interval '1 millisecond', '') \
+const JOIN: &str = "insert into agent_host.hosts as h (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until, copies, reads_packed) \
+    values ($1::text, 1, $2::text, $3::text, $4::int8, clock_timestamp(), clock_timestamp() + $4::int8 * interval '1 millisecond', '', true) \
     on conflict (host_id) do update set incarnation = h.incarnation + 1, advertise = excluded.advertise, \
     version = excluded.version, lease_ms = excluded.lease_ms, started_at = excluded.started_at, lease_until = excluded.lease_until, \
-    drained = false, follows = false, copies = '' returning incarnation";
+    drained = false, follows = false, copies = '', reads_packed = true returning incarnation";
 
 /// The name of the sessions of a host's process, by which they are found in `pg_stat_activity`. At most 63 bytes count.
 fn session_name(host_id: &str, incarnation: u64) -> String {
@@ -176,9 +178,16 @@ pub(super) struct MemberState {
     /// Partitions whose copies are not behind.
     followed: Mutex<BTreeSet<i64>>,
     drained: AtomicBool,
+    /// All hosts read packed frames.
+    packs: AtomicBool,
 }
 
 impl MemberState {
+    /// The form of new frames, which all hosts read.
+    pub(super) fn form(&self) -> Form {
+        if self.packs.load(Ordering::Acquire) { Form::Packed } else { Form::Plain }
+    }
+
     pub(super) fn is_drained(&self) -> bool {
         self.drained.load(Ordering::Acquire)
     }
@@ -278,7 +287,13 @@ impl Member {
         let incarnation = rows.and_then(|rows| first(&rows, server)?.number(0)).map_err(ClusterError::from)?;
         time.renew(sent);
         let appender = Appender::new(server, &appender_name(&host_id, incarnation), Arc::clone(&time));
-        let state = MemberState { time, leases: Mutex::default(), followed: Mutex::default(), drained: AtomicBool::new(false) };
+        let state = MemberState {
+            time,
+            leases: Mutex::default(),
+            followed: Mutex::default(),
+            drained: AtomicBool::new(false),
+            packs: AtomicBool::new(false),
+        };
         let mut member = Self {
             server: server.clone(),
             facts,
@@ -473,6 +488,7 @@ impl Heart {
             return Ok(());
         }
         let (drained, list) = (row.flag(4)?, row.text(5)?.unwrap_or_default());
+        self.state.packs.store(row.flag(6)?, Ordering::Release);
         let hosts = LiveHosts::of(&list);
         // One after the other, so that most of what the host owns serves meanwhile.
         let mut may_move = self.partitions > 1 && !drained && !held.iter().any(|(_, lease, _)| lease.gives_way());

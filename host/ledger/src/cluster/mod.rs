@@ -18,7 +18,9 @@
 mod appender;
 mod blobs;
 mod bystander;
+mod division;
 mod drain;
+mod frame;
 mod import;
 mod log;
 mod looks;
@@ -43,6 +45,7 @@ mod storage;
 use std::time::Duration;
 
 pub use bystander::Bystander;
+pub use division::{EntryPlace, PlaceOfEntry};
 pub use drain::{Drain, drain_host};
 pub use import::{ImportedLedger, import_ledger};
 pub use loss::LostBatch;

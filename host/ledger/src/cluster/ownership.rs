@@ -16,7 +16,7 @@ use crate::{
         log::Position,
         looks::{Follower, PartitionLook},
         loss::{CopyEnd, LostBatch},
-        member::{Member, appender_name},
+        member::{Member, MemberState, appender_name},
         placement::{LiveHosts, Place},
         schema::{check_clock, first, rights},
         session::Session,
@@ -118,6 +118,10 @@ impl Ownership {
     /// Address of this host.
     pub(crate) fn advertise(&self) -> &str {
         &self.member.advertise
+    }
+
+    pub(super) fn member_state(&self) -> Arc<MemberState> {
+        Arc::clone(&self.member.state)
     }
 
     pub(crate) fn owner(&self) -> Owner {

@@ -20,7 +20,8 @@ use crate::{
     cluster::{
         ClusterOptions,
         blobs::blobs_of,
-        log::{Position, empty_frame},
+        frame::empty_frame,
+        log::Position,
         loss::{CopyEnd, LostBatch},
         schema::{TIMEOUT, check_cluster, seed_of},
         session::Session,
@@ -251,19 +252,24 @@ impl CopyRepair<'_> {
         let copies = blobs_of(self.storage.as_ref(), self.partition, || Session::new(&self.options.server, NAME, TRANSFER));
         let root = blobs_path(self.dir);
         let failed = |error: io::Error| LedgerError::Storage(error.to_string().into());
-        each_blob(self.reader, progress, |digest| {
-            if copies.has(digest).map_err(failed)? {
-                return Ok(());
-            }
-            match File::open(path_of(&root, digest)) {
-                Ok(file) => {
-                    copies.put(digest, file).map_err(failed)?;
-                    repaired.blobs += 1;
+        each_blob(
+            self.reader,
+            progress,
+            |_| Ok(0),
+            |digest, _| {
+                if copies.has(digest).map_err(failed)? {
+                    return Ok(());
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => repaired.missing_blobs += 1,
-                Err(error) => return Err(failed(error).into()),
-            }
-            Ok(())
-        })
+                match File::open(path_of(&root, digest)) {
+                    Ok(file) => {
+                        copies.put(digest, file).map_err(failed)?;
+                        repaired.blobs += 1;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => repaired.missing_blobs += 1,
+                    Err(error) => return Err(failed(error).into()),
+                }
+                Ok(())
+            },
+        )
     }
 }

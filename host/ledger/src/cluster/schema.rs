@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Version of the tables.
-const SCHEMA: u64 = 5;
+const SCHEMA: u64 = 6;
 /// The first version whose tables [`UPGRADE`] makes those of this one.
 const FIRST_SCHEMA: u64 = 1;
 /// The partition of a cluster that has one; every cluster has this one.
@@ -31,9 +31,10 @@ const CLOCK_OFF_MS: i64 = 2_000;
 /// Time for an answer of the database, outside of commits.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The tables. `frame` is neither compressed nor read but whole. A copy that ends before `log_first` begins from a snapshot. `lost_batch`
+/// The tables. `frame` is packed by hosts, and never read but whole. A copy that ends before `log_first` begins from a snapshot. `lost_batch`
 /// is a batch that the copy of `lost_by` has and the log lost; until it is put back nobody takes the ledger. A host that is `drained` takes
-/// a partition only where no other would; it has copies that are not behind of the partitions `copies`, and where it `follows`, of all. The pieces of a
+/// a partition only where no other would; it has copies that are not behind of the partitions `copies`, and where it `follows`, of all, and it may read packed
+/// frames. The pieces of a
 /// snapshot are in `snapshot_contents`, each once, by its SHA-256; an empty content is in the object store whose address is in `blobs`.
 const TABLES: &str = "
 create table agent_host.cluster (
@@ -54,7 +55,8 @@ create table agent_host.hosts (
     lease_until timestamptz not null,
     drained boolean not null default false,
     follows boolean not null default false,
-    copies text
+    copies text,
+    reads_packed boolean not null default false
 );
 create table agent_host.partitions (
     p int8 primary key,
@@ -130,8 +132,9 @@ alter table agent_host.blobs add column if not exists p int8 not null default 0,
 alter table agent_host.blob_pieces add column if not exists p int8 not null default 0,
     drop constraint blob_pieces_pkey, add primary key (p, sha256, piece);
 create table if not exists agent_host.permits (binding text primary key, version int8 not null, state text not null);
-alter table agent_host.hosts add column if not exists copies text;
-update agent_host.cluster set schema_version = 5; commit";
+alter table agent_host.hosts add column if not exists copies text,
+    add column if not exists reads_packed boolean not null default false;
+update agent_host.cluster set schema_version = 6; commit";
 
 /// Names of the tables, and what a host does with them.
 const RIGHTS: [(&str, &str); 19] = [

@@ -14,7 +14,11 @@ use std::{collections::HashSet, sync::Arc};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    cluster::{pieces::Piece, storage::ObjectStorage},
+    cluster::{
+        division::{Division, Put},
+        pieces::Piece,
+        storage::ObjectStorage,
+    },
     cluster_error::ClusterError,
     digest::Digest,
     error::{LedgerError, OpenError},
@@ -191,8 +195,8 @@ pub(crate) struct SnapshotLock<'a> {
     connection: Connection,
     partition: i64,
     storage: Option<Arc<ObjectStorage>>,
-    /// Numbers of the pieces that this snapshot has sent to the object store.
-    sent: HashSet<u64>,
+    /// Partitions and numbers of the pieces that this process has sent to the object store.
+    sent: HashSet<(i64, u64)>,
     is_stopped: &'a dyn Fn() -> bool,
 }
 
@@ -204,6 +208,19 @@ pub(crate) struct Counts {
     pub(crate) bytes: u64,
     /// Bytes of the pieces that the database did not have.
     pub(crate) sent_bytes: u64,
+}
+
+/// A snapshot that is being written.
+struct Draft {
+    partition: i64,
+    piece: Piece,
+    counts: Counts,
+}
+
+impl Draft {
+    fn new(partition: i64) -> Self {
+        Self { partition, piece: Piece::of(Table::Meta), counts: Counts::default() }
+    }
 }
 
 impl<'a> SnapshotLock<'a> {
@@ -229,59 +246,92 @@ impl<'a> SnapshotLock<'a> {
 
     /// Writes the rows as the snapshot of the batch `seq`, and has the database read them back. It does not count yet.
     pub(crate) fn write(&mut self, reader: &Reader, seq: u64, epoch: u64, made_by: &str) -> Result<Counts, SnapshotError> {
-        let partition = Param::Int(self.partition);
-        self.connection.query(REMOVE_UNFINISHED, &[partition])?;
-        self.connection.query(BEGIN, &[partition, Param::number(seq), Param::number(epoch), Param::Text(made_by)])?;
-        self.sent.clear();
-        let mut counts = Counts::default();
-        for table in Table::ALL.iter().filter(|table| !matches!(table, Table::Meta | Table::Workspaces)) {
-            let rows = reader.table(*table)?;
-            let mut piece = Piece::of(*table);
-            for row in rows.iter()? {
-                let (key, value) = row?;
-                self.row(&mut piece, seq, key.value(), value.value(), &mut counts)?;
-            }
-            self.send(&mut piece, seq, &mut counts)?;
-        }
-        // The bytes that workspaces keep, with what is not merged.
-        let mut piece = Piece::of(Table::Workspaces);
-        for (workspace, bytes) in reader.workspace_usage()? {
-            self.row(&mut piece, seq, workspace.as_bytes(), &schema::number(bytes), &mut counts)?;
-        }
-        self.send(&mut piece, seq, &mut counts)?;
-        self.read_back(seq, counts.pieces)?;
-        Ok(counts)
+        let mut draft = [Draft::new(self.partition)];
+        self.write_to(&mut draft, reader, (seq, epoch), made_by, |_, key, value, put| put(0, key, value))?;
+        Ok(draft.map(|draft| draft.counts)[0])
     }
 
-    fn row(&mut self, piece: &mut Piece, seq: u64, key: &[u8], value: &[u8], counts: &mut Counts) -> Result<(), SnapshotError> {
-        counts.rows += 1;
-        if piece.add(key, value) {
-            self.send(piece, seq, counts)?;
-        } else if counts.rows.is_multiple_of(LOOK_EVERY) {
+    /// Writes the rows as the snapshots of the batch `seq` of the first partitions, as many as the division has, and has the database read them
+    /// back. They do not count yet.
+    pub(crate) fn write_divided(
+        &mut self,
+        reader: &Reader,
+        division: &mut Division<'_>,
+        seq: u64,
+        made_by: &str,
+    ) -> Result<Vec<Counts>, SnapshotError> {
+        let mut drafts: Vec<_> = (0..division.parts()).map(|part| Draft::new(i64::from(part))).collect();
+        self.write_to(&mut drafts, reader, (seq, 0), made_by, |table, key, value, put| division.row(table, key, value, put))?;
+        Ok(drafts.into_iter().map(|draft| draft.counts).collect())
+    }
+
+    /// Writes the snapshots of a batch, with its epoch: `divide` gives each row to those that have it.
+    fn write_to(
+        &mut self,
+        drafts: &mut [Draft],
+        reader: &Reader,
+        (seq, epoch): (u64, u64),
+        made_by: &str,
+        mut divide: impl FnMut(Table, &[u8], &[u8], Put<'_, SnapshotError>) -> Result<(), SnapshotError>,
+    ) -> Result<(), SnapshotError> {
+        for draft in &*drafts {
+            let partition = Param::Int(draft.partition);
+            self.connection.query(REMOVE_UNFINISHED, &[partition])?;
+            self.connection.query(BEGIN, &[partition, Param::number(seq), Param::number(epoch), Param::Text(made_by)])?;
+        }
+        self.sent.clear();
+        let mut row = |lock: &mut Self, drafts: &mut [Draft], table: Table, key: &[u8], value: &[u8]| {
+            divide(table, key, value, &mut |draft, key, value| match drafts.get_mut(draft as usize) {
+                Some(draft) => lock.row(draft, seq, key, value),
+                None => Ok(()),
+            })
+        };
+        for table in Table::ALL.iter().filter(|table| !matches!(table, Table::Meta | Table::Workspaces)) {
+            drafts.iter_mut().for_each(|draft| draft.piece = Piece::of(*table));
+            for found in reader.table(*table)?.iter()? {
+                let (key, value) = found?;
+                row(self, drafts, *table, key.value(), value.value())?;
+            }
+            drafts.iter_mut().try_for_each(|draft| self.send(draft, seq))?;
+        }
+        // The bytes that workspaces keep, with what is not merged.
+        drafts.iter_mut().for_each(|draft| draft.piece = Piece::of(Table::Workspaces));
+        for (workspace, bytes) in reader.workspace_usage()? {
+            row(self, drafts, Table::Workspaces, workspace.as_bytes(), &schema::number(bytes))?;
+        }
+        drafts.iter_mut().try_for_each(|draft| self.send(draft, seq))?;
+        drafts.iter().try_for_each(|draft| self.read_back(draft.partition, seq, draft.counts.pieces))
+    }
+
+    fn row(&mut self, draft: &mut Draft, seq: u64, key: &[u8], value: &[u8]) -> Result<(), SnapshotError> {
+        draft.counts.rows += 1;
+        if draft.piece.add(key, value) {
+            self.send(draft, seq)?;
+        } else if draft.counts.rows.is_multiple_of(LOOK_EVERY) {
             self.go_on()?;
         }
         Ok(())
     }
 
     /// Names a piece, and sends its content where the database does not have it.
-    fn send(&mut self, piece: &mut Piece, seq: u64, counts: &mut Counts) -> Result<(), SnapshotError> {
+    fn send(&mut self, draft: &mut Draft, seq: u64) -> Result<(), SnapshotError> {
+        let Draft { partition, piece, counts } = draft;
         if piece.is_empty() {
             return Ok(());
         }
         self.go_on()?;
         let content = piece.take();
         let (digest, bytes) = (Digest::from(Sha256::digest(&content)), content.len() as u64);
-        let named = self.connection.query(
-            NAME,
-            &[Param::Int(self.partition), Param::number(seq), Param::number(counts.pieces), Param::Bytes(&digest)],
-        )?;
+        let named = self
+            .connection
+            .query(NAME, &[Param::Int(*partition), Param::number(seq), Param::number(counts.pieces), Param::Bytes(&digest)])?;
         if !named.first().map(|row| row.flag(0)).transpose()?.unwrap_or_default() {
             counts.sent_bytes += bytes;
             match self.storage.clone() {
                 None => self.connection.query(SEND, &[Param::Bytes(&digest), Param::Bytes(&content)])?,
                 Some(storage) => {
                     storage.put_piece(&digest, content).map_err(SnapshotError::Storage)?;
-                    self.sent.insert(counts.pieces);
+                    self.sent.insert((*partition, counts.pieces));
                     self.connection.query(SEND, &[Param::Bytes(&digest), Param::Bytes(&[])])?
                 }
             };
@@ -292,12 +342,18 @@ impl<'a> SnapshotLock<'a> {
     }
 
     /// True if the contents of a range of pieces are in the object store. What this snapshot has sent is read as a whole.
-    fn is_stored(&mut self, storage: &ObjectStorage, range: &[Param<'_>], pieces: u64) -> Result<bool, SnapshotError> {
+    fn is_stored(
+        &mut self,
+        storage: &ObjectStorage,
+        partition: i64,
+        range: &[Param<'_>],
+        pieces: u64,
+    ) -> Result<bool, SnapshotError> {
         let named = self.connection.query(NAMED, range)?;
         for row in &named {
             self.go_on()?;
             let Ok(digest) = Digest::try_from(row.bytes(1).as_ref()) else { return Ok(false) };
-            let is_there = if self.sent.contains(&row.number(0)?) {
+            let is_there = if self.sent.contains(&(partition, row.number(0)?)) {
                 let content = storage.piece(&digest).map_err(SnapshotError::Storage)?;
                 content.is_some_and(|content| Digest::from(Sha256::digest(&content)) == digest)
             } else {
@@ -311,14 +367,14 @@ impl<'a> SnapshotLock<'a> {
     }
 
     /// Lets the database read all pieces and compare them with their digests. Those that differ are removed.
-    fn read_back(&mut self, seq: u64, pieces: u64) -> Result<(), SnapshotError> {
+    fn read_back(&mut self, partition: i64, seq: u64, pieces: u64) -> Result<(), SnapshotError> {
         let mut from = 0;
         while from < pieces {
             self.go_on()?;
             let to = pieces.min(from + READ_BACK_PIECES);
-            let range = [Param::Int(self.partition), Param::number(seq), Param::number(from), Param::number(to)];
+            let range = [Param::Int(partition), Param::number(seq), Param::number(from), Param::number(to)];
             if let Some(storage) = self.storage.clone() {
-                if !self.is_stored(&storage, &range, to - from)? {
+                if !self.is_stored(&storage, partition, &range, to - from)? {
                     self.connection.query(REMOVE_UNREADABLE, &range)?;
                     return Err(SnapshotError::Damaged { place: "the object store", from, to: to - 1 });
                 }
@@ -350,12 +406,20 @@ impl<'a> SnapshotLock<'a> {
         Ok(())
     }
 
-    /// The snapshot counts from now on as the beginning of the log, with `frame` as its batch. False where the log has a batch already;
-    /// then nothing is changed.
-    pub(crate) fn finish_first(&mut self, seq: u64, counts: Counts, frame: &[u8]) -> Result<bool, SnapshotError> {
-        let [pieces, rows, bytes] = [counts.pieces, counts.rows, counts.bytes].map(Param::number);
-        let params = [Param::Int(self.partition), Param::number(seq), pieces, rows, bytes, Param::Bytes(frame)];
-        Ok(count(&self.connection.query(FINISH_FIRST, &params)?)? == 3)
+    /// The snapshots of the first partitions count from now on as the beginnings of their logs, each with a frame as its batch. False where a log has
+    /// a batch already; then nothing is changed.
+    pub(crate) fn finish_first(&mut self, seq: u64, beginnings: &[(Counts, Vec<u8>)]) -> Result<bool, SnapshotError> {
+        self.connection.query("begin", &[])?;
+        for (partition, (counts, frame)) in (0..).zip(beginnings) {
+            let [pieces, rows, bytes] = [counts.pieces, counts.rows, counts.bytes].map(Param::number);
+            let params = [Param::Int(partition), Param::number(seq), pieces, rows, bytes, Param::Bytes(frame)];
+            if count(&self.connection.query(FINISH_FIRST, &params)?)? != 3 {
+                self.connection.query("rollback", &[])?;
+                return Ok(false);
+            }
+        }
+        self.connection.query("commit", &[])?;
+        Ok(true)
     }
 
     /// The snapshot of a copy counts from now on, and the log goes on behind it with `frames`. `epoch` is that of the batch `seq`. False

@@ -6,7 +6,7 @@ use crate::{
     cluster::{snapshots::SnapshotLock, storage::ObjectStorage},
     cluster_error::ClusterError,
     digest::Digest,
-    error::OpenError,
+    error::{LedgerError, OpenError},
     postgres::{Connection, PostgresServer},
     rows::{Reader, Table, malformed, schema},
     upkeep::check::check,
@@ -44,15 +44,17 @@ pub(crate) fn snapshot_lock(
     lock.ok_or_else(|| ClusterError::SnapshotBusy { server: server.to_string() })
 }
 
-/// Calls `each` with every blob that a row refers to, once.
+/// Calls `each` with every blob that a row refers to, once for each of the partitions to which `part_of` gives the keys of such rows.
 pub(crate) fn each_blob(
     reader: &Reader,
     progress: &mut dyn FnMut(f64),
-    mut each: impl FnMut(&Digest) -> Result<(), OpenError>,
+    part_of: impl Fn(&[u8]) -> Result<u32, LedgerError>,
+    mut each: impl FnMut(&Digest, u32) -> Result<(), OpenError>,
 ) -> Result<(), OpenError> {
     let refs = reader.table(Table::BlobRefs)?;
     let all = refs.len()?.max(1);
-    let (mut read, mut last) = (0u64, None::<Digest>);
+    // The blob of the last row, and the partitions that have it.
+    let (mut read, mut last, mut parts) = (0u64, None::<Digest>, Vec::new());
     for row in refs.iter()? {
         let (key, _) = row?;
         let (digest, ..) = schema::read_blob_ref(key.value()).ok_or_else(|| malformed(Table::BlobRefs))?;
@@ -61,7 +63,12 @@ pub(crate) fn each_blob(
         progress(CHECKED + (BLOBS_SENT - CHECKED) * (read as f64 / all as f64));
         if last.as_ref() != Some(digest) {
             last = Some(*digest);
-            each(digest)?;
+            parts.clear();
+        }
+        let part = part_of(key.value())?;
+        if !parts.contains(&part) {
+            parts.push(part);
+            each(digest, part)?;
         }
     }
     Ok(())

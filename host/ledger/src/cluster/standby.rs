@@ -281,13 +281,14 @@ impl Standby {
         let frames = read_frames(&mut self.session, &self.place, position)?;
         let count = frames.len();
         for frame in frames {
-            match self.opening.store().follow(frame.payload()) {
+            let rows = self.place.rows_of(&frame)?;
+            match self.opening.store().follow(&rows) {
                 Ok(()) => {}
                 Err(WriteError::Store(error)) => return Err(error.into()),
                 Err(WriteError::Log(error)) => return Err(LedgerError::Storage(error.to_string().into()).into()),
             }
-            self.position.lock().advance(frame.batch, frame.epoch, frame.payload().len());
-            self.opening.count(frame.payload().len() as u64);
+            self.position.lock().advance(frame.batch, frame.epoch, rows.len());
+            self.opening.count(rows.len() as u64);
             self.watch.0.lock().last_batch = Some(frame.batch);
         }
         Ok(count)

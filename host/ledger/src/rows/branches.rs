@@ -61,6 +61,11 @@ impl Branches {
         Ok(event_no.is_some_and(|event_no| self.removes(event_no)))
     }
 
+    /// The same events with other numbers: `renumber` gives those of the first and the last event of an interval, or `None` for one without events.
+    pub(crate) fn renumbered(&self, renumber: impl FnMut(&(u64, u64)) -> Option<(u64, u64)>) -> Self {
+        Self { removed: self.removed.iter().filter_map(renumber).collect() }
+    }
+
     /// Removes the events `first..=last`; intervals within and beside them are joined.
     pub(crate) fn cut(&mut self, first: u64, last: u64) -> Result<(), LedgerError> {
         let (mut first, mut last) = (first, last);

@@ -24,7 +24,7 @@ mod value;
 mod view;
 mod workspace;
 
-pub(crate) use audit::{AuditRow, stored_audit};
+pub(crate) use audit::{AuditRow, StoredAudit, stored_audit};
 pub(crate) use branches::{Branches, ReplacedEvents};
 pub(crate) use change::{Change, HEADER, MalformedRow, Rows, changes};
 pub use copy::CopyReader;

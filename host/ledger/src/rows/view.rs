@@ -247,6 +247,10 @@ impl StoredRows {
         self.range(..)
     }
 
+    pub(crate) fn first(&self) -> Result<Option<(Cell, Cell)>, LedgerError> {
+        self.iter()?.next().transpose()
+    }
+
     pub(crate) fn last(&self) -> Result<Option<(Cell, Cell)>, LedgerError> {
         self.iter()?.next_back().transpose()
     }

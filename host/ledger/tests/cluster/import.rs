@@ -11,7 +11,7 @@ use crate::{
 };
 
 fn import(url: &str, dir: &Path) -> Result<ImportedLedger, OpenError> {
-    import_ledger(&PostgresServer::parse(url, None).unwrap(), dir.join("ledger"), |_| ())
+    import_ledger(&PostgresServer::parse(url, None).unwrap(), dir.join("ledger"), &|_, _| None, |_| ())
 }
 
 /// A closed ledger with runs, one of which is under way, state, a transcript and a blob. Gives its export, that run, and the digest.

@@ -13,6 +13,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod division;
 mod drain;
 mod errors;
 mod followers;

@@ -6,8 +6,8 @@ use std::{
 };
 
 use agent_host_ledger::{
-    ClusterError, ClusterOptions, OpenError, PostgresServer, Repair, Standby, StorageAddress, import_ledger, init_cluster,
-    repair_cluster,
+    ClusterError, ClusterOptions, OpenError, PostgresServer, Repair, RunWrite, Standby, StorageAddress, import_ledger,
+    init_cluster, repair_cluster,
 };
 
 use crate::{
@@ -166,7 +166,8 @@ async fn an_import_sends_contents_to_the_store_and_a_repair_puts_them_back() {
     ledger.close().await.unwrap();
     let database = cluster_with(shared(), Some(&folder(store.path())));
     let url = shared().url(&database);
-    let imported = import_ledger(&PostgresServer::parse(&url, None).unwrap(), dir.path().join("ledger"), |_| ()).unwrap();
+    let imported =
+        import_ledger(&PostgresServer::parse(&url, None).unwrap(), dir.path().join("ledger"), &|_, _| None, |_| ()).unwrap();
     assert_eq!((imported.blobs, objects(store.path(), "blobs").len()), (1, 1));
     assert_eq!(shared().sql(&database, "select count(*) from agent_host.blob_pieces"), "0");
     let ledger = active(fresh.path(), &url, "a:1");
@@ -197,7 +198,8 @@ async fn a_host_that_joins_upgrades_the_tables_of_the_version_before() {
     let url = shared().url(&database);
     shared().sql(
         &database,
-        "alter table agent_host.hosts drop column drained, drop column follows, drop column copies; alter table agent_host.cluster drop column blobs; \
+        "alter table agent_host.hosts drop column drained, drop column follows, drop column copies, drop column reads_packed; \
+         alter table agent_host.cluster drop column blobs; \
          drop table agent_host.permits; alter table agent_host.blobs drop column p, add primary key (sha256); \
          alter table agent_host.blob_pieces drop column p, add primary key (sha256, piece); \
          update agent_host.cluster set schema_version = 1",
@@ -210,4 +212,36 @@ async fn a_host_that_joins_upgrades_the_tables_of_the_version_before() {
     ledger.close().await.unwrap();
     let seen = status(&url);
     assert!(status_of(&url).blobs.is_none() && seen.last_batch > 1, "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_are_packed_when_no_host_of_the_version_before_is_left() {
+    let [dir, other] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let database = cluster(shared());
+    let url = shared().url(&database);
+    shared().sql(
+        &database,
+        "insert into agent_host.hosts (host_id, incarnation, advertise, version, lease_ms, started_at, lease_until) values \
+         ('before', 1, 'b:1', 'before', 10000, clock_timestamp(), clock_timestamp() + interval '1 hour')",
+    );
+    let ledger = active(dir.path(), &url, "a:1");
+    let run = new_run(&ledger).await;
+    ledger.submit(RunWrite { changes: vec![start()], ..write(run.run_no) }).await.unwrap().await.unwrap();
+    // The largest frame of those that the write adds.
+    let adds = async |key: &str| {
+        let before = last_batch(shared(), &database);
+        let state = vec![state(key, Some(&serde_json::json!("value ".repeat(10_000))))];
+        ledger.submit(RunWrite { state, ..write(run.run_no) }).await.unwrap().await.unwrap();
+        number(shared(), &database, &format!("select max(octet_length(frame)) from agent_host.log where seq > {before}"))
+    };
+    assert!(adds("plain").await > 60_000);
+    shared().sql(&database, "delete from agent_host.hosts where host_id = 'before'");
+    let began = std::time::Instant::now();
+    while adds("packed").await > 6_000 {
+        assert!(began.elapsed() < LEASE, "frames are not packed");
+    }
+    let before = exported(&ledger);
+    ledger.close().await.unwrap();
+    // A host without files reads both.
+    assert_eq!(exported(&active(other.path(), &url, "c:1")), before);
 }

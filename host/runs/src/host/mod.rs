@@ -3,6 +3,7 @@
 pub(crate) mod api;
 mod backup;
 mod cell;
+mod entries;
 pub(crate) mod evidence;
 pub(crate) mod excerpts;
 mod executors;
@@ -38,6 +39,7 @@ use tokio::sync::{Mutex, watch};
 
 pub use self::{
     backup::{BackupReport, backup_to},
+    entries::place_of_entry,
     process::HostProcess,
     readiness::Readiness,
 };

@@ -37,7 +37,7 @@ use crate::{
 /// The binding id of runs that were created for a runner by name.
 pub const AD_HOC: &str = "ad-hoc";
 /// Prefix of the entries that map an idempotency key to its run.
-const CREATED: &str = "created/";
+pub(crate) const CREATED: &str = "created/";
 /// For so long.
 const REMEMBERED_MS: u64 = 24 * 60 * 60 * 1000;
 /// Largest metadata of a client, in bytes of JSON.

@@ -147,11 +147,14 @@ fn is_broken(run: &Run) -> bool {
     }
 }
 
+/// The beginning of the keys of entries that name the run of a capture.
+pub(crate) const ENTRIES: &str = "import/";
+
 /// The entry that names the run of a capture.
 fn entry_key(form: Form, sha256: &str, conversation: Option<&Conversation>) -> String {
     let place = serde_json::to_vec(&conversation).unwrap_or_default();
     let mut hash = Sha256::new();
     hash.update(sha256);
     hash.update(place);
-    format!("import/{}/{}", form.as_str(), agent_host_protocol::hex::encode(&hash.finalize()))
+    format!("{ENTRIES}{}/{}", form.as_str(), agent_host_protocol::hex::encode(&hash.finalize()))
 }

@@ -24,7 +24,7 @@ use super::Intake;
 use crate::{policy::sources::Schedule, record::HostError};
 
 /// Keys of entries.
-const ENTRIES: &str = "schedule/";
+pub(crate) const ENTRIES: &str = "schedule/";
 /// Entries that are read at one time.
 const PAGE: usize = 256;
 /// A tick that is taken later than this was missed, though the host was not down: the machine slept, or its clock jumped.

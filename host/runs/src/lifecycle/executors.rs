@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// Key prefix of executors in the ledger.
-const ENTRIES: &str = "executor/";
+pub(crate) const ENTRIES: &str = "executor/";
 /// News that an executor may be behind with.
 const NEWS: usize = 256;
 /// Time after which a gone executor is forgotten, in ms.

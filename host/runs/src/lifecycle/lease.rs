@@ -14,7 +14,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use crate::record::HostError;
 
 /// The entry of the key for codes.
-const ENTRY: &str = "secret/lease";
+pub(crate) const ENTRY: &str = "secret/lease";
 /// Bytes of a code: nobody guesses one of 2^128.
 const CODE: usize = 16;
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::record::HostError;
 
 /// Begins the key of every entry of the ledger that has the use of a key.
-const ENTRIES: &str = "key-usage/";
+pub(crate) const ENTRIES: &str = "key-usage/";
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Entries that are read at one time.
 const PIECE: usize = 1_000;

@@ -31,7 +31,7 @@ use super::key_limits::{KeyUsage, RequestRate, until_tomorrow};
 use crate::record::HostError;
 
 /// Begins the key of every entry of the ledger that is an API key.
-const ENTRIES: &str = "key/";
+pub(crate) const ENTRIES: &str = "key/";
 /// Of an id: 12 hexadecimal digits of the time, so that later keys sort later, and 4 random ones.
 const ID_LEN: usize = 16;
 const SECRET_BYTES: usize = 32;

@@ -34,7 +34,7 @@ pub(crate) trait Log: Send {
     /// True if a batch of this size can be appended without a turn.
     fn has_room(&self, bytes: usize) -> bool;
 
-    /// Makes a batch durable; gives the bytes that it takes in the log.
+    /// Makes a batch durable; gives the bytes that it counts for in the log, before they are packed.
     ///
     /// # Errors
     /// [`AppendError`].

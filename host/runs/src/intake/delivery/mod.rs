@@ -26,7 +26,7 @@ pub(crate) use self::queue::Deliveries;
 use crate::record::{HostError, terms::Terms};
 
 /// Keys of entries.
-const ENTRIES: &str = "delivery/";
+pub(crate) const ENTRIES: &str = "delivery/";
 
 /// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -108,7 +108,7 @@ pub(crate) fn of_run(run_id: RunId) -> String {
 }
 
 /// The run and the webhook of a key.
-fn parse_key(key: &str) -> Option<(RunId, &str)> {
+pub(crate) fn parse_key(key: &str) -> Option<(RunId, &str)> {
     let (run_id, webhook) = key.strip_prefix(ENTRIES)?.split_once('/')?;
     Some((run_id.parse().ok()?, webhook))
 }
