@@ -51,7 +51,7 @@ struct Mutant {
     to: &'static str,
 }
 
-const MUTANTS: [Mutant; 8] = [
+const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "a batch that is there already is refused",
         is_seen_outside: true,
@@ -76,6 +76,13 @@ const MUTANTS: [Mutant; 8] = [
         if let Some(late) = LATE.replace(Some(Append { partition, batch, epoch, before, frame })) {
             self.commit(&late)?;
         }",
+    },
+    Mutant {
+        name: "frames are packed before all hosts read them",
+        is_seen_outside: false,
+        file: "host/ledger/src/cluster/member.rs",
+        from: "if self.packs.load(Ordering::Acquire)",
+        to: "if true",
     },
     Mutant {
         name: "the batch before is not asked for",

@@ -47,7 +47,7 @@ impl<'a> Executor<'a> {
         Self { hosts, id, credential }
     }
 
-    /// Its id and its credential.
+    /// Id and credential.
     pub fn parts(self) -> (String, String) {
         (self.id, self.credential)
     }

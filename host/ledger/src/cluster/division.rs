@@ -190,7 +190,7 @@ impl<'a> Division<'a> {
         Ok(())
     }
 
-    /// What belongs together and is in two partitions: a run and its event, or an event and its conversation.
+    /// Two rows that belong together and are in two partitions: a run and its event, or an event and its conversation.
     fn divided(&self) -> Result<Option<String>, LedgerError> {
         for row in self.reader.table(Table::Runs)?.iter()? {
             let (key, value) = row?;
