@@ -33,9 +33,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The tables. `frame` is packed by hosts, and never read but whole. A copy that ends before `log_first` begins from a snapshot. `lost_batch`
 /// is a batch that the copy of `lost_by` has and the log lost; until it is put back nobody takes the ledger. A host that is `drained` takes
-/// a partition only where no other would; it has copies that are not behind of the partitions `copies`, and where it `follows`, of all, and it may read packed
-/// frames. The pieces of a
-/// snapshot are in `snapshot_contents`, each once, by its SHA-256; an empty content is in the object store whose address is in `blobs`.
+/// a partition only where no other would; it has copies that are not behind of the partitions `copies`, and where it `follows`, of all, and
+/// `reads_packed` says whether it reads packed frames. The pieces of a snapshot are in `snapshot_contents`, each once, by its SHA-256; an empty content is in the object store whose address is in `blobs`.
 const TABLES: &str = "
 create table agent_host.cluster (
     one boolean primary key default true check (one),
