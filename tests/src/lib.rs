@@ -12,7 +12,7 @@ pub mod webhook;
 pub mod world;
 
 pub use components::component;
-pub use outside::TestExecutor;
+pub use outside::OutsideServer;
 pub use process::Process;
 pub use webhook::Webhook;
 pub use world::World;

@@ -27,7 +27,7 @@ use crate::world::PATIENCE;
 pub const HALF: usize = 500;
 
 /// The running server.
-pub struct TestExecutor {
+pub struct OutsideServer {
     /// `127.0.0.1:PORT`.
     pub authority: String,
     shared: Arc<Shared>,
@@ -65,7 +65,7 @@ impl Visit {
     }
 }
 
-impl TestExecutor {
+impl OutsideServer {
     /// Starts one.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

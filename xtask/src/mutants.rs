@@ -35,8 +35,12 @@ pub(crate) struct Mutants {
 const LEDGER: [&str; 4] = ["--package", "agent-host-ledger", "--test", "cluster"];
 /// The host and the test with the faults.
 const FAULTS: [&str; 4] = ["--bin", "agent-host", "--test", "durability"];
-/// The tests from outside: all faults, and runs without a journal on a host that is stopped past its lease.
-const OUTSIDE: [&str; 2] = ["faults::", "cluster::a_paused_host_ends_itself_and_calls_no_model"];
+/// The tests from outside: all faults, and a host that is paused, or cut off from the database, past its lease.
+const OUTSIDE: [&str; 3] = [
+    "faults::",
+    "cluster::a_paused_host_ends_itself_and_calls_no_model",
+    "cluster::a_host_that_is_cut_off_makes_no_request_after_its_lease",
+];
 /// A build that neither passes nor fails hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -135,6 +139,7 @@ impl Mutants {
         if self.faults {
             toolchain::need_faketime()?;
             guests::runners(workspace)?;
+            guests::test_guest(workspace, "outside")?;
         }
         copy(workspace, &tests.tree)?;
         anyhow::ensure!(tests.passes()?, "the tests fail without a change: see {}", tests.log().display());

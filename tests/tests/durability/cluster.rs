@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_tests::{Process, process::command, world::PATIENCE};
+use agent_host_tests::{OutsideServer, Process, process::command, world::PATIENCE};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::{
     model::{IN_DOUBT, ModelServer},
     postgres::{PASSWORD, Postgres, free_port},
+    proxy::{Network, Proxy},
     undisturbed::{Counted, agent},
 };
 
@@ -418,6 +419,39 @@ async fn a_paused_host_ends_itself_and_calls_no_model() {
     assert_eq!((0..3).map(|step| model.request_count("paused", step)).collect::<Vec<_>>(), asked);
     assert_eq!(second.events(&run).await, events);
     is_numbered(&events);
+}
+
+/// A run without a journal, whose requests wait for no write, on a host that the database does not hear any more: the host makes none after its
+/// lease, and ends itself before it hears that another one has taken over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_host_that_is_cut_off_makes_no_request_after_its_lease() {
+    const WAKE: Duration = Duration::from_millis(2 * LEASE_MS);
+    let (world, outside) = (&World::start().await, OutsideServer::start().await);
+    let config = format!(
+        "[egress]\nallow_addresses = [\"127.0.0.1\"]\n[[bindings]]\nid = \"outside\"\nrunner = \"plugin:test/outside/default\"\n\
+         resources = {{ http_hosts = [\"{}\"] }}\ndurability = \"fail\"\n",
+        outside.authority
+    );
+    let place = || Process::lay_out(&["outside"]);
+    let database = Proxy::start(world.postgres.port);
+    let mut first = Member::start(place(), &database.url(&world.url), free_port(), &config);
+    first.is_active();
+    let second = Member::start(place(), &world.url, free_port(), &config);
+    second.is_warm().await;
+    let run = first
+        .send(&format!("get {}; sleep {}; get {}", outside.url("ok/before"), WAKE.as_millis(), outside.url("ok/after")))
+        .await;
+    first.until(&run, |events| types(events).contains(&"x.step")).await;
+    database.is(Network::Cut);
+    let cut = Instant::now();
+    second.is_active();
+    let events = second.until(&run, is_over).await;
+    assert_eq!(types(&events).last(), Some(&"run.failed"), "{events:#?}");
+    // Some time after the run would have made the request.
+    tokio::time::sleep((WAKE + Duration::from_secs(1)).saturating_sub(cut.elapsed())).await;
+    assert_eq!((outside.visits("ok/before").len(), outside.visits("ok/after").len()), (1, 0), "{}", first.log());
+    let ended = first.child.try_wait().unwrap();
+    assert_eq!(ended.and_then(|ended| ended.code()), Some(LEASE_LOST), "{}", first.log());
 }
 
 /// The database loses what was acknowledged, as a standby does that is promoted without it: no host goes on, until the operator has put

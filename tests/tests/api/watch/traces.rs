@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent_host_tests::{TestExecutor, world::PATIENCE};
+use agent_host_tests::{OutsideServer, world::PATIENCE};
 use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind, status::StatusCode};
 use serde_json::{Value, json};
 
@@ -246,7 +246,7 @@ async fn without_spans_of_its_own_a_host_hands_a_trace_on() {
 #[tokio::test]
 async fn strangers_learn_of_a_trace_only_where_the_operator_says_so() {
     for propagates in [false, true] {
-        let outside = TestExecutor::start().await;
+        let outside = OutsideServer::start().await;
         let config = format!(
             "[telemetry]\npropagate_egress = {propagates}\n[egress]\nallow_addresses = [\"127.0.0.1\"]\n\
              [[bindings]]\nid = \"outside\"\nrunner = \"plugin:test/outside/default\"\n\

@@ -2,7 +2,7 @@
 
 use agent_host_ledger::AuditRecord;
 use agent_host_tests::{
-    TestExecutor, World,
+    OutsideServer, World,
     world::{EndedRun, PATIENCE},
 };
 
@@ -14,7 +14,7 @@ fn audit(world: &World, ended: &EndedRun) -> Vec<AuditRecord> {
 
 #[tokio::test]
 async fn each_request_is_recorded_by_its_origin_and_outcome() {
-    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
+    let (outside, other) = (OutsideServer::start().await, OutsideServer::start().await);
     let world = world_of("outside/default", &[&outside.authority], LOCAL).await;
     let steps = [
         format!("get {}; rest", outside.url("ok/hidden-path?token=hidden-query#hidden-part")),
@@ -50,7 +50,7 @@ async fn each_request_is_recorded_by_its_origin_and_outcome() {
 
 #[tokio::test]
 async fn wasi_http_is_recorded_likewise() {
-    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
+    let (outside, other) = (OutsideServer::start().await, OutsideServer::start().await);
     let world = world_of("wasi-http/default", &[&outside.authority], LOCAL).await;
     let steps = format!("get {}; rest; get {}", outside.url("ok/hidden?hidden"), other.url("hidden?hidden"));
     let ended = world.say(&steps).await;

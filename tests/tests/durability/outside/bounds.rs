@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use agent_host_tests::{TestExecutor, outside::HALF, world::PATIENCE};
+use agent_host_tests::{OutsideServer, outside::HALF, world::PATIENCE};
 use serde_json::json;
 
 use crate::outside::{is_refused, take, world};
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_not_sent() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let world = world(&outside, "[limits]\nhttp_request_bytes = 100\n").await;
     let (fits, more) = ("x".repeat(100), "x".repeat(101));
     let step_outcomes = take(&world, &format!("post {url} {more}; post {url} {fits}", url = outside.url("echo"))).await;
@@ -22,7 +22,7 @@ async fn a_body_that_is_too_large_is_not_sent() {
 
 #[tokio::test]
 async fn a_body_without_end_ends() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let world = world(&outside, "[limits]\nhttp_response_bytes = 100000\n").await;
     let steps = format!("get {}; rest; rest; get {}; rest", outside.url("endless"), outside.url("bytes/100001"));
     let step_outcomes = take(&world, &steps).await;
@@ -37,7 +37,7 @@ async fn a_body_without_end_ends() {
 
 #[tokio::test]
 async fn slow_readers_are_disconnected() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let limited = world(&outside, "[limits]\nhttp_timeout_ms = 400\n").await;
     let began = Instant::now();
@@ -72,7 +72,7 @@ async fn slow_readers_are_disconnected() {
 
 #[tokio::test]
 async fn a_connection_that_breaks_is_an_error_and_no_end() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let world = world(&outside, "").await;
     let steps =
         format!("get {}; rest; rest; get {}; get {}; rest", outside.url("broken"), outside.url("silent"), outside.url("ok/then"));
@@ -88,7 +88,7 @@ async fn a_connection_that_breaks_is_an_error_and_no_end() {
 
 #[tokio::test]
 async fn a_run_has_few_requests_open_at_once() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let world = world(&outside, "[limits]\nhttp_requests_at_once = 2\n").await;
     let (halves, ok) = (outside.url("halves"), outside.url("ok/more"));

@@ -1,13 +1,13 @@
 //! The targets that runs may reach.
 
-use agent_host_tests::{TestExecutor, World, world::PATIENCE};
+use agent_host_tests::{OutsideServer, World, world::PATIENCE};
 use serde_json::{Value, json};
 
 use crate::outside::{LOCAL, config, is_refused, outcomes, support::Host, take, world, world_of};
 
 #[tokio::test]
 async fn granted_references_are_readable_completely() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let world = world(&outside, "").await;
     let url = |path: &str| outside.url(path);
     let steps = [
@@ -36,7 +36,7 @@ async fn granted_references_are_readable_completely() {
 
 #[tokio::test]
 async fn manifest_and_binding_must_both_name_host_and_port() {
-    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
+    let (outside, other) = (OutsideServer::start().await, OutsideServer::start().await);
     let loopback = format!("{LOCAL}\n");
     let by_name = outside.url("ok/name").replace("127.0.0.1", "localhost");
 
@@ -94,7 +94,7 @@ async fn the_grant_of_a_run_has_what_both_allow_in_one_form() {
 
 #[tokio::test]
 async fn addresses_that_are_not_public_are_reached_by_none_of_their_names() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let port = outside.port();
     let world = world_of("outside/default", &["*:*"], "").await;
     let hosts = [
@@ -160,7 +160,7 @@ async fn addresses_that_are_not_public_are_reached_by_none_of_their_names() {
 
 #[tokio::test]
 async fn smuggled_headers_are_not_sent() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let world = world(&outside, "").await;
     let url = outside.url("ok/never");
     let authority = &outside.authority;
@@ -204,7 +204,7 @@ async fn smuggled_headers_are_not_sent() {
 
 #[tokio::test]
 async fn a_redirect_is_judged_like_a_request() {
-    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
+    let (outside, other) = (OutsideServer::start().await, OutsideServer::start().await);
     let world = world_of("outside/default", &[&outside.authority, "169.254.169.254:*"], LOCAL).await;
     let to = |code: u16, url: &str| outside.url(&format!("redirect/{code}/{url}"));
     let steps = [

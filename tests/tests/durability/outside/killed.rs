@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent_host_tests::{TestExecutor, outside::HALF};
+use agent_host_tests::{OutsideServer, outside::HALF};
 use serde_json::{Value, json};
 
 use crate::outside::{
@@ -11,7 +11,7 @@ use crate::outside::{
 };
 
 /// A host with the guest that sends requests to `outside`; each text goes into its section.
-fn host(outside: &TestExecutor, limits: &str, binding: &str) -> Host {
+fn host(outside: &OutsideServer, limits: &str, binding: &str) -> Host {
     let limits = format!("{LOCAL}[limits]\nmax_live_runs = 50\n{limits}");
     let config = config("outside/default", &[&outside.authority], &limits);
     Host::limited(&["outside"], &format!("{config}max_attempts = 100\n{binding}"))
@@ -23,7 +23,7 @@ fn a(count: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_response_that_was_half_read_is_read_on() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let mut host = host(&outside, "", "");
     let url = outside.url("halves/x");
@@ -46,7 +46,7 @@ async fn a_response_that_was_half_read_is_read_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_response_that_is_another_now_is_not_mixed_with_what_was_read() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let mut host = host(&outside, "", "");
     let url = outside.url("halves/changes");
@@ -69,7 +69,7 @@ async fn a_response_that_is_another_now_is_not_mixed_with_what_was_read() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_post_is_not_repeated_for_the_rest_of_its_answer() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let mut host = host(&outside, "", "");
     let keyed = format!("send POST {} idempotency-key: k1 | x", outside.url("halves/keyed"));
@@ -91,8 +91,8 @@ async fn a_post_is_not_repeated_for_the_rest_of_its_answer() {
 }
 
 /// A run that is cut off in `step`, whose path is `held/x`.
-async fn cut_off(step: &str, binding: &str) -> (TestExecutor, Host, String) {
-    let outside = TestExecutor::start().await;
+async fn cut_off(step: &str, binding: &str) -> (OutsideServer, Host, String) {
+    let outside = OutsideServer::start().await;
     outside.hold();
     let mut host = host(&outside, "", binding);
     let step = step.replace("URL", &outside.url("held/x"));
@@ -164,7 +164,7 @@ async fn a_person_says_whether_a_post_is_repeated() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_run_stays_in_memory_while_a_response_is_open() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let host = host(&outside, "park_after_ms = 300\n", "");
     let slept = |ended: &EndedRun| ended.statuses("timer").len();
     // Open; read to its end; dropped; broken.
@@ -200,7 +200,7 @@ async fn a_finished_request_is_never_made_again() {
     let (seed, rounds) = (number("OUTSIDE_SEED", 20_261_122), number("OUTSIDE_ROUNDS", 30));
     println!("OUTSIDE_SEED={seed} OUTSIDE_ROUNDS={rounds}");
     let mut random = Random(seed);
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let mut host = host(&outside, "", "in_doubt = \"error\"\n");
     let steps = |name: &str| {
         let steps = REQUESTS.map(|(step, _)| format!("{step}; rest"));
@@ -295,7 +295,7 @@ async fn a_finished_request_is_never_made_again() {
 /// A request that was refused stays refused, and one that failed stays failed: both are answered from the journal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn failed_requests_are_not_repeated_after_a_restart() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let mut host = host(&outside, "", "");
     let steps = format!(

@@ -14,7 +14,7 @@ mod wasi;
 use std::{fs, path::Path};
 
 use agent_host_protocol::RunStatus;
-use agent_host_tests::{TestExecutor, World, world::EndedRun};
+use agent_host_tests::{OutsideServer, World, world::EndedRun};
 use serde_json::{Value, json};
 
 /// A configuration for `runner` (`outside/default`), which may reach `hosts`; `more` stands before its binding.
@@ -29,7 +29,7 @@ fn config(runner: &str, hosts: &[&str], more: &str) -> String {
 const LOCAL: &str = "[egress]\nallow_addresses = [\"127.0.0.1\"]\n";
 
 /// A host with the guest that sends requests; it may reach `outside`.
-async fn world(outside: &TestExecutor, more: &str) -> World {
+async fn world(outside: &OutsideServer, more: &str) -> World {
     world_of("outside/default", &[&outside.authority], &format!("{LOCAL}{more}")).await
 }
 

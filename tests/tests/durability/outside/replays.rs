@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use agent_host_tests::{Process, TestExecutor, component, process};
+use agent_host_tests::{OutsideServer, Process, component, process};
 use serde_json::{Value, json};
 
 use crate::outside::{LOCAL, config};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_replay_makes_no_request() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let host = {
         let text = config("outside/default", &[&outside.authority], LOCAL);
         tokio::task::spawn_blocking(move || Process::start(&["outside"], &text)).await.unwrap()

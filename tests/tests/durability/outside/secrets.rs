@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use agent_host_tests::{TestExecutor, World, component, process, world::PATIENCE};
+use agent_host_tests::{OutsideServer, World, component, process, world::PATIENCE};
 use reqwest::Client;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const FILE: &str = "tok-k4n4rY-from-a-file-5f1d";
 const ENV: &str = "tok-k4n4rY-from-the-environment-77ab";
 
 /// Secrets for `outside` and for elsewhere, and a binding that has some of them.
-fn config(runner: &str, outside: &TestExecutor, hosts: &[&str], granted: &[&str]) -> String {
+fn config(runner: &str, outside: &OutsideServer, hosts: &[&str], granted: &[&str]) -> String {
     format!(
         r#"
 [egress]
@@ -57,7 +57,7 @@ resources = {{ http_hosts = {}, http_secrets = {} }}
     )
 }
 
-async fn world(runner: &str, outside: &TestExecutor, hosts: &[&str], granted: &[&str]) -> World {
+async fn world(runner: &str, outside: &OutsideServer, hosts: &[&str], granted: &[&str]) -> World {
     let component = runner.split('/').next().unwrap().replace('-', "_");
     World::from_text(&[&component], &config(runner, outside, hosts, granted), |dir| fs::write(dir.join("canary"), FILE).unwrap())
         .await
@@ -72,7 +72,7 @@ async fn is_clean(world: World) {
 
 #[tokio::test]
 async fn a_secret_that_comes_back_is_taken_out_wherever_it_is() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let world = world("outside/default", &outside, &[&outside.authority], &["here"]).await;
     let with = |path: &str| format!("send GET {} authorization: Bearer {{{{secret:here}}}}", outside.url(path));
     let steps = [
@@ -108,7 +108,7 @@ async fn a_secret_that_comes_back_is_taken_out_wherever_it_is() {
 
 #[tokio::test]
 async fn a_secret_goes_to_its_hosts_and_with_whom_it_was_granted() {
-    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
+    let (outside, other) = (OutsideServer::start().await, OutsideServer::start().await);
     let by_name = other.url("echo").replace("127.0.0.1", "localhost");
     let hosts = [&*outside.authority, &other.authority, "localhost:*"];
     let world = world("outside/default", &outside, &hosts, &["here", "elsewhere", "lost"]).await;
@@ -148,7 +148,7 @@ async fn a_secret_goes_to_its_hosts_and_with_whom_it_was_granted() {
 
 #[tokio::test]
 async fn wasi_http_has_secrets_by_the_same_rules() {
-    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
+    let (outside, other) = (OutsideServer::start().await, OutsideServer::start().await);
     let world = world("wasi-http/default", &outside, &[&outside.authority, &other.authority], &["here"]).await;
     let with = |url: String, secret: &str| format!("send GET {url} authorization: Bearer {{{{secret:{secret}}}}}");
     let steps = [
@@ -184,7 +184,7 @@ fn with_secrets(dir: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_secret_is_in_what_the_host_says_or_keeps() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::create_dir(at("plugins")).unwrap();

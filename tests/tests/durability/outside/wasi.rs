@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use agent_host_protocol::{ImportVerdict, PluginStatus, RefusalCode, event::Envelope};
-use agent_host_tests::{TestExecutor, World, outside::HALF, world::PATIENCE};
+use agent_host_tests::{OutsideServer, World, outside::HALF, world::PATIENCE};
 use serde_json::{Value, json};
 
 use crate::outside::{LOCAL, config, outcomes, support::Host, take, world_of};
 
-async fn world(outside: &TestExecutor, more: &str) -> World {
+async fn world(outside: &OutsideServer, more: &str) -> World {
     world_of("wasi-http/default", &[&outside.authority], &format!("{LOCAL}{more}")).await
 }
 
-fn host(outside: &TestExecutor, limits: &str, binding: &str) -> Host {
+fn host(outside: &OutsideServer, limits: &str, binding: &str) -> Host {
     let limits = format!("{LOCAL}[limits]\nmax_live_runs = 50\n{limits}");
     let config = config("wasi-http/default", &[&outside.authority], &limits);
     Host::limited(&["wasi_http"], &format!("{config}{binding}"))
@@ -32,7 +32,7 @@ async fn answer(host: &Host, path: &str) -> (u16, Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_response_comes_as_it_is_sent() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let host = host(&outside, "", "");
     let run = host.send(&format!("get {}; read; rest", outside.url("halves/x"))).await;
@@ -47,7 +47,7 @@ async fn a_response_comes_as_it_is_sent() {
 
 #[tokio::test]
 async fn requests_are_sent_with_headers_and_bodies() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     let world = world(&outside, "").await;
     let steps = [
         format!("get {}; rest", outside.url("ok/a?q=1")),
@@ -69,7 +69,7 @@ async fn requests_are_sent_with_headers_and_bodies() {
 
 #[tokio::test]
 async fn calls_without_a_grant_are_denied() {
-    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
+    let (outside, other) = (OutsideServer::start().await, OutsideServer::start().await);
     let granted = world(&outside, "").await;
     let by_name = outside.url("ok").replace("127.0.0.1", "localhost");
     let steps = format!("get {}; get {by_name}; get {}; rest", other.url("ok"), outside.url("ok/granted"));
@@ -94,7 +94,7 @@ async fn calls_without_a_grant_are_denied() {
 
 #[tokio::test]
 async fn two_requests_are_on_their_way_at_once() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let both = world(&outside, "").await;
     let steps = format!("two {} {}", outside.url("held/one"), outside.url("held/two"));
@@ -122,7 +122,7 @@ async fn two_requests_are_on_their_way_at_once() {
 
 #[tokio::test]
 async fn bodies_and_times_are_bounded() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let limits = "[limits]\nhttp_response_bytes = 100000\nhttp_request_bytes = 100\nhttp_timeout_ms = 800\n";
     let world = world(&outside, limits).await;
@@ -153,7 +153,7 @@ async fn bodies_and_times_are_bounded() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_run_is_not_resumed_and_says_why() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let mut host = host(&outside, "park_after_ms = 300\n", "");
     let run = host.send(&format!("get {}; rest; get {}", outside.url("ok/before"), outside.url("held/x"))).await;
@@ -186,7 +186,7 @@ async fn a_run_is_not_resumed_and_says_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_run_begins_anew_where_the_binding_says_so() {
-    let outside = TestExecutor::start().await;
+    let outside = OutsideServer::start().await;
     outside.hold();
     let mut host = host(&outside, "", "durability = \"retry\"\nmax_attempts = 2\n");
     let run = host.send(&format!("get {}; rest; get {}; rest", outside.url("ok/before"), outside.url("held/x"))).await;
