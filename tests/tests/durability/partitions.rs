@@ -411,6 +411,10 @@ async fn lists_of_senders_without_a_workspace_are_those_of_all(hosts: &[Forwardi
         let (status, problem) = answer(operator(Method::GET, host, "/api/v1/backup")).await;
         assert_eq!((status, problem["field"].as_str()), (StatusCode::BAD_REQUEST, Some("X-Workspace")), "{problem}");
         are_counted(host, &all).await;
+        for path in ["/api/v1/runs?limit=5", "/api/v1/statistics"] {
+            let length = async |method| operator(method, host, path).send().await.unwrap().headers()["content-length"].clone();
+            assert_eq!(length(Method::HEAD).await, length(Method::GET).await, "{path}");
+        }
         // A body that nobody reads stays what it is.
         for _ in 0..3 {
             let (status, page) =

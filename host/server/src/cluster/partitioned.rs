@@ -3,7 +3,7 @@
 use axum::{
     body::{Body, Bytes},
     extract::Request,
-    http::{HeaderName, StatusCode, Uri, header, request::Parts},
+    http::{HeaderName, Method, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use futures_util::{
@@ -30,11 +30,15 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 pub(super) struct PartitionedRequest(Parts);
 
 impl PartitionedRequest {
-    /// The head, and the body that the client sends.
+    /// The head, and the body that the client sends. Partitions are asked with `GET` where the client asks with `HEAD`: its answer is made of
+    /// their bodies.
     pub(super) fn new(request: Request) -> (Self, Body) {
         let (mut parts, body) = request.into_parts();
         for name in OF_THE_CLIENT {
             parts.headers.remove(name);
+        }
+        if parts.method == Method::HEAD {
+            parts.method = Method::GET;
         }
         (Self(parts), body)
     }

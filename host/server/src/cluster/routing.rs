@@ -132,8 +132,9 @@ impl Routing {
         {
             return Ok(Destination::OfExecutor(&self.partitions, process, kind));
         }
+        let reads = [Method::GET, Method::HEAD].contains(request.method());
         if matches!(sender, Sender::Everywhere)
-            && request.method() == Method::GET
+            && reads
             && let Some(counted) = Counted::at(path)
             && named_workspace(request).is_none()
         {
@@ -147,7 +148,7 @@ impl Routing {
             Sender::Everywhere => match named_workspace(request) {
                 Some(workspace) => Some(HashSlot::of_workspace(Some(&workspace))),
                 None if path == BACKUP => return Err(workspace_needed(path)),
-                None => match order_of(path).filter(|_| request.method() == Method::GET) {
+                None => match order_of(path).filter(|_| reads) {
                     Some(_) if is_feed(path) && matches!(negotiate(request.headers()), Ok(Form::Stream)) => {
                         return Ok(Destination::Feeds(&self.partitions));
                     }
