@@ -55,7 +55,7 @@ struct Mutant {
     to: &'static str,
 }
 
-const MUTANTS: [Mutant; 9] = [
+const MUTANTS: [Mutant; 10] = [
     Mutant {
         name: "a batch that is there already is refused",
         is_seen_outside: true,
@@ -110,8 +110,15 @@ const MUTANTS: [Mutant; 9] = [
         to: "if false {",
     },
     Mutant {
-        name: "the log is trimmed before a snapshot that nobody has read back",
+        name: "the log is trimmed without a snapshot",
         is_seen_outside: true,
+        file: "host/ledger/src/cluster/maker.rs",
+        from: "lock.finish(batch, counts)?;",
+        to: "lock.remove_before(batch)?;",
+    },
+    Mutant {
+        name: "the log is trimmed before a snapshot that nobody has read back",
+        is_seen_outside: false,
         file: "host/ledger/src/cluster/snapshots.rs",
         from: "where p = $1::int8 and read_back_at is not null order by seq desc limit 2\";\n\nconst REMOVE_UNFINISHED",
         to: "where p = $1::int8 order by seq desc limit 2\";\n\nconst REMOVE_UNFINISHED",

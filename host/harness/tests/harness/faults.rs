@@ -177,7 +177,8 @@ async fn an_agent_that_does_not_read_is_cancelled_like_others() {
     world.host.cancel(RUN);
     let (_, end) = world.host.end(RUN).await;
     assert_eq!(end["status"], "cancelled");
-    assert!(asked.elapsed().as_millis() < 2_000, "within the grace of the host: {:?}", asked.elapsed());
+    // The agent has 0.7 s; the rest is room for a machine that is busy. A wait for the agent to read would have no end.
+    assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
     gone(&pid).await;
     world.end().await;
 }
