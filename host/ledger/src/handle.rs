@@ -22,13 +22,15 @@ use crate::{
     files::{Blob, BlobCopies, BlobReader, BlobWriter, Blobs, Disk, DiskNeed, unreadable},
     lease::Lease,
     operation::{
-        AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, NewArtifact, Operation, RowsOperation, WriteOperation,
-        audit_bytes, entry_rows,
+        AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, NewArtifact, Operation, RowsOperation, ValueRow,
+        ValuesOperation, WriteOperation, audit_bytes, entry_rows,
     },
     options::Options,
     overlay::{AdmittedValues, Overlay},
     permits::Permits,
-    record::{Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
+    record::{
+        Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite, StorageWrite,
+    },
     rows::{AuditRow, CopyReader, Reader, View, Views, bounded},
     store::{Files, Log, LogSource, MergeEvents, MissingLedger, OpenedStore, Store, io_error, open, real_files},
     writer::{Commits, Counters, MergeFailure, Queue, QueueShare, Shared, Watch, Writer, WriterEnd},
@@ -518,6 +520,20 @@ impl Ledger {
         self.answer(answer).await.map(drop)
     }
 
+    /// Keeps and deletes storage of the host itself, of no run: all of it or none. The changes are durable when this function returns. An area
+    /// that no grant names ([`agent_host_protocol::grant::Grant::storage_key`]) is out of reach of guests.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`], [`LedgerError::QuotaExceeded`], [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    pub async fn put_storage(&self, writes: Vec<StorageWrite>) -> Result<(), LedgerError> {
+        let values: Vec<_> = writes.into_iter().map(ValueRow::storage).collect::<Result<_, _>>()?;
+        let bytes = values.iter().map(ValueRow::bytes).sum();
+        bounded(bytes)?;
+        let (reply, answer) = oneshot::channel();
+        self.admit(Operation::Values(ValuesOperation { values, reply }), bytes).await?;
+        self.answer(answer).await.map(drop)
+    }
+
     /// Begins a blob of at most `max_bytes`.
     ///
     /// # Errors
@@ -568,6 +584,12 @@ impl Ledger {
     #[must_use]
     pub fn gives_way(&self) -> bool {
         self.shared().lease.as_ref().is_some_and(|lease| lease.gives_way())
+    }
+
+    /// True for the ledger of a cluster: other hosts follow it, and one of them may go on with it.
+    #[must_use]
+    pub fn is_of_cluster(&self) -> bool {
+        self.shared().lease.is_some()
     }
 
     /// The permits of bindings whose limits hold over all partitions. `None` where this ledger has all of their runs.

@@ -63,18 +63,22 @@ impl Components {
 
     /// Keeps the bytes of a component.
     pub(crate) fn keep(&self, digest: &str, bytes: &[u8]) -> io::Result<()> {
-        let Some(path) = self.path(digest) else { return Ok(()) };
-        if path.exists() {
-            return touch(&path);
+        match self.path(digest).filter(|path| path.exists()) {
+            Some(path) => touch(&path),
+            None => self.restore(digest, bytes),
         }
+    }
+
+    /// Keeps the bytes of a component, in place of the file that is there.
+    pub(crate) fn restore(&self, digest: &str, bytes: &[u8]) -> io::Result<()> {
+        let Some(path) = self.path(digest) else { return Ok(()) };
         write_atomically(&path, bytes)?;
         path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
     }
 
-    /// Removes files that nobody has needed for so long: not `needed`, and not in memory.
-    pub(crate) fn forget(&self, needed: &HashSet<String>, unused_for: Duration) -> io::Result<usize> {
-        let Some(dir) = &self.dir else { return Ok(0) };
-        let mut removed = 0;
+    /// The components that were not needed for so long, by their files. These are `needed` now, and those in memory are in use.
+    pub(crate) fn unused(&self, needed: &HashSet<String>, unused_for: Duration) -> io::Result<Vec<String>> {
+        let (Some(dir), mut unused) = (&self.dir, Vec::new()) else { return Ok(Vec::new()) };
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
             let Some(hex) = path.file_stem().and_then(|name| name.to_str()) else { continue };
@@ -82,13 +86,24 @@ impl Components {
             if needed.contains(&digest) || self.loaded(&digest).is_some() {
                 // The time without use begins at the end of this one.
                 touch(&path)?;
+            } else if fs::metadata(&path)?.modified()?.elapsed().unwrap_or_default() >= unused_for {
+                unused.push(digest);
+            }
+        }
+        Ok(unused)
+    }
+
+    /// Removes the files of these components, except of those that are needed after all.
+    pub(crate) fn forget(&self, unused: &[String], needed: &HashSet<String>) -> io::Result<usize> {
+        let mut removed = 0;
+        for digest in unused {
+            let Some(path) = self.path(digest).filter(|path| path.exists()) else { continue };
+            if needed.contains(digest) || self.loaded(digest).is_some() {
+                touch(&path)?;
                 continue;
             }
-            let unused = fs::metadata(&path)?.modified()?.elapsed().unwrap_or_default();
-            if unused >= unused_for {
-                fs::remove_file(&path)?;
-                removed += 1;
-            }
+            fs::remove_file(&path)?;
+            removed += 1;
         }
         Ok(removed)
     }
@@ -112,9 +127,12 @@ mod tests {
         let path = components.path(&digest).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"bytes");
         let needed = HashSet::from([digest.clone()]);
-        assert_eq!(components.forget(&needed, Duration::ZERO).unwrap(), 0);
-        assert_eq!(components.forget(&HashSet::new(), Duration::from_secs(3600)).unwrap(), 0);
-        assert_eq!(components.forget(&HashSet::new(), Duration::ZERO).unwrap(), 1);
+        assert!(components.unused(&needed, Duration::ZERO).unwrap().is_empty());
+        assert!(components.unused(&HashSet::new(), Duration::from_secs(3600)).unwrap().is_empty());
+        let unused = components.unused(&HashSet::new(), Duration::ZERO).unwrap();
+        assert_eq!(unused, [digest]);
+        assert_eq!(components.forget(&unused, &needed).unwrap(), 0, "it is needed after all");
+        assert_eq!(components.forget(&unused, &HashSet::new()).unwrap(), 1);
         assert!(!path.exists());
     }
 

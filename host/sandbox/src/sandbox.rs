@@ -166,8 +166,7 @@ impl Sandbox {
         if let Some(component) = components.loaded(digest) {
             return Ok(component);
         }
-        let path = components.path(digest).filter(|path| path.exists());
-        let path = path.ok_or_else(|| format!("component {digest} is no longer kept on this host"))?;
+        let path = self.kept_file(digest).ok_or_else(|| format!("component {digest} is no longer kept on this host"))?;
         self.load(&path, Some(digest)).await
     }
 
@@ -175,6 +174,30 @@ impl Sandbox {
     #[must_use]
     pub fn keeps(&self, digest: &str) -> bool {
         self.admissions.components.is_kept(digest)
+    }
+
+    /// The file in which a component is kept on disk.
+    #[must_use]
+    pub fn kept_file(&self, digest: &str) -> Option<PathBuf> {
+        self.admissions.components.path(digest).filter(|path| path.exists())
+    }
+
+    /// Keeps the bytes of a component that was admitted elsewhere, in place of the file that is there. [`Self::component`] judges it.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub async fn restore_component(&self, digest: &str, bytes: Vec<u8>) -> io::Result<()> {
+        let (this, digest) = (Arc::clone(&self.admissions), digest.to_owned());
+        tokio::task::spawn_blocking(move || this.components.restore(&digest, &bytes)).await.map_err(io::Error::other)?
+    }
+
+    /// The kept components that were not needed for so long, by digest. These are `needed` now.
+    ///
+    /// # Errors
+    /// Fails if the files cannot be looked at.
+    pub async fn unused_components(&self, needed: HashSet<String>, unused_for: Duration) -> io::Result<Vec<String>> {
+        let this = Arc::clone(&self.admissions);
+        tokio::task::spawn_blocking(move || this.components.unused(&needed, unused_for)).await.map_err(io::Error::other)?
     }
 
     /// A component from any file, judged as one of the plugins directory is.
@@ -191,11 +214,12 @@ impl Sandbox {
         Ok(component)
     }
 
-    /// Removes kept components that are neither `needed` (by digest) nor in memory, and were not for so long, and their code.
-    pub async fn forget_components(&self, needed: HashSet<String>, unused_for: Duration) {
+    /// Removes kept components that are `unused` ([`Self::unused_components`]) and not `needed` after all, and the code of components that are not
+    /// kept and were not for so long.
+    pub async fn forget_components(&self, unused: Vec<String>, needed: HashSet<String>, unused_for: Duration) {
         let this = Arc::clone(&self.admissions);
         let forgotten = tokio::task::spawn_blocking(move || {
-            let mut removed = this.components.forget(&needed, unused_for)?;
+            let mut removed = this.components.forget(&unused, &needed)?;
             if let Some(cache) = &this.cache {
                 let is_kept = |digest: &str| this.components.is_kept(digest);
                 removed += cache.forget(is_kept, unused_for)?;

@@ -38,7 +38,7 @@ pub struct Member {
 }
 
 impl Member {
-    fn start(dir: TempDir, database: &str, port: u16, config: &str) -> Self {
+    pub fn start(dir: TempDir, database: &str, port: u16, config: &str) -> Self {
         Self::start_with(dir, database, port, &format!("advertise = \"127.0.0.1:{port}\""), &[], config)
     }
 

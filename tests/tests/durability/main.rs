@@ -12,6 +12,7 @@ mod proxy;
 
 mod clock;
 mod cluster;
+mod cluster_components;
 mod crash;
 mod doubts;
 mod family;

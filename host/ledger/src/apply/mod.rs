@@ -20,7 +20,7 @@ pub(crate) use memory::Memory;
 
 use crate::{
     apply::{accept::New, batch::Answer},
-    operation::{AcceptAnswer, ArtifactOperation, Operation, RowsOperation},
+    operation::{AcceptAnswer, ArtifactOperation, Operation, RowsOperation, ValueRow, ValuesOperation},
 };
 
 /// Applies one operation, or keeps why it is refused.
@@ -67,6 +67,14 @@ pub(crate) fn apply(batch: &mut Batch<'_>, operation: Operation) {
         Operation::Rows(RowsOperation { rows, reply }) => {
             batch.rows.append(&rows);
             batch.outcome.answers.push(Answer::Count(reply, Ok(rows.count())));
+        }
+        Operation::Values(ValuesOperation { mut values, reply }) => {
+            let answer = batch.plan(&values).map(|plan| {
+                batch.carry_out(plan);
+                batch.outcome.pins.extend(values.iter_mut().filter_map(ValueRow::take_pin));
+                values.len() as u64
+            });
+            batch.outcome.answers.push(Answer::Count(reply, answer));
         }
         Operation::Prune(operation) => {
             let answer = batch.prune(&operation);

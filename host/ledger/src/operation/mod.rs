@@ -17,7 +17,7 @@ pub use journal::PrunedSegments;
 pub(crate) use journal::{NewSegment, PrunableRun, PrunableSegment, PruneOperation};
 pub(crate) use measured::MeasuredUse;
 pub(crate) use run_change::{NewPark, ParkChange};
-pub(crate) use value::{RowsOperation, ValueRow, entry_rows};
+pub(crate) use value::{RowsOperation, ValueRow, ValuesOperation, entry_rows};
 pub(crate) use write::WriteOperation;
 
 pub(crate) enum Operation {
@@ -30,4 +30,5 @@ pub(crate) enum Operation {
     AddRun(Box<AddRunOperation>),
     Prune(Box<PruneOperation>),
     Rows(RowsOperation),
+    Values(ValuesOperation),
 }

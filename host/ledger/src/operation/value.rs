@@ -95,6 +95,12 @@ pub(crate) struct RowsOperation {
     pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
 }
 
+/// Storage of the host itself, of no run. Answers with the number of values.
+pub(crate) struct ValuesOperation {
+    pub(crate) values: Vec<ValueRow>,
+    pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
+}
+
 pub(crate) fn entry_rows(entries: &[EntryWrite]) -> Result<Rows, LedgerError> {
     let mut rows = Rows::default();
     for EntryWrite { key, value } in entries {

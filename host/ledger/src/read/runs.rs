@@ -80,6 +80,21 @@ impl Ledger {
         self.reader()?.active()
     }
 
+    /// The terms of each run that has not ended, parked ones too. Blocks.
+    ///
+    /// # Errors
+    /// Fails if the ledger is damaged or not available.
+    pub fn each_unended_terms(&self, mut each: impl FnMut(&str)) -> Result<(), LedgerError> {
+        let reader = self.reader()?;
+        for row in reader.table(Table::Active)?.iter()? {
+            let run_no = read_number(row?.0.value()).ok_or_else(|| malformed(Table::Active))?;
+            if let Some(terms) = reader.terms(run_no)? {
+                each(terms.get());
+            }
+        }
+        Ok(())
+    }
+
     /// Events of a run after `after_seq`, at most `limit`, for one who follows it. A run that is not there has none.
     ///
     /// # Errors

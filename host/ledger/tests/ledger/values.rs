@@ -249,6 +249,37 @@ async fn storage_keeps_bytes_by_area_and_key() {
 }
 
 #[tokio::test]
+async fn storage_of_the_host_is_of_no_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    let large = blob(&ledger, &[7; 100_000]);
+    let sha256 = large.sha256.clone();
+    ledger.put_storage(vec![keep("a", Some(StorageValue::Blob(large))), keep("b", inline(b"b"))]).await.unwrap();
+    let content = StorageContent::Blob { sha256: sha256.clone(), size: 100_000 };
+    assert_eq!(ledger.storage_get("area", "a").unwrap(), Some(content));
+    assert_eq!(ledger.storage_usage("area").unwrap(), Usage { bytes: 100_003, keys: 2 });
+    // All of it or nothing.
+    let quota = Some(Quota { max_bytes: 100_010, max_keys: 10 });
+    let refused = ledger.put_storage(vec![keep("b", None), StorageWrite { quota, ..keep("c", inline(&[0; 50])) }]).await;
+    assert!(matches!(refused, Err(LedgerError::QuotaExceeded { what: "bytes", .. })), "{refused:?}");
+    let long = ledger.put_storage(vec![keep(&"k".repeat(5_000), None)]).await;
+    assert!(matches!(long, Err(LedgerError::Invalid(_))), "{long:?}");
+    assert_eq!(ledger.storage_keys("area", None, 10).unwrap(), ["a", "b"]);
+    ledger.close().await.unwrap();
+
+    let ledger = open(dir.path());
+    let later = agent_host_protocol::time::now() + 1_000_000;
+    assert_eq!(ledger.collect_garbage(later).await.unwrap().blobs, 0);
+    ledger.put_storage(vec![keep("a", None), keep("b", None)]).await.unwrap();
+    assert_eq!(ledger.storage_usage("area").unwrap(), Usage::default());
+    assert_eq!(ledger.collect_garbage(later).await.unwrap().blobs, 1);
+    assert!(ledger.blob(&sha256).unwrap().is_none());
+    ledger.close().await.unwrap();
+    let report = check(dir.path().join("ledger"), |_| ()).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+}
+
+#[tokio::test]
 async fn values_are_there_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = Options { checkpoint_interval: std::time::Duration::from_secs(3_600), ..options(dir.path()) }.start();

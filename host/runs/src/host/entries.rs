@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{
     intake::{create, delivery, import, scheduler},
-    lifecycle::{dead_letters, executors, lease},
+    lifecycle::{components, dead_letters, executors, lease},
     policy::{key_limits, keys},
 };
 
@@ -27,7 +27,8 @@ pub fn place_of_entry(key: &str, value: &str) -> Option<EntryPlace> {
     // Each partition knows leases that were given before; of schedules it forgets those that are not its own.
     if key == lease::ENTRY || is(scheduler::ENTRIES) {
         Some(EntryPlace::Everywhere)
-    } else if is(keys::ENTRIES) || is(key_limits::ENTRIES) {
+    // Components are storage of no workspace.
+    } else if is(keys::ENTRIES) || is(key_limits::ENTRIES) || is(components::ENTRIES) {
         Some(EntryPlace::First)
     } else if is(delivery::ENTRIES) {
         Some(EntryPlace::OfRun(delivery::parse_key(key)?.0))
@@ -56,6 +57,7 @@ mod tests {
         for (key, value, expect) in [
             ("key/0123".to_owned(), r#"{"key_id":"0123","workspace":"acme"}"#.to_owned(), Some(EntryPlace::First)),
             ("key-usage/0123".to_owned(), "{}".to_owned(), Some(EntryPlace::First)),
+            ("component/sha256:00".to_owned(), "1".to_owned(), Some(EntryPlace::First)),
             ("secret/lease".to_owned(), r#""abc""#.to_owned(), Some(EntryPlace::Everywhere)),
             ("schedule/nightly".to_owned(), "{}".to_owned(), Some(EntryPlace::Everywhere)),
             (format!("delivery/{run_id}/hook"), "{}".to_owned(), of_run.clone()),

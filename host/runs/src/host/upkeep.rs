@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use agent_host_ledger::Ledger;
+use agent_host_ledger::{Ledger, LedgerError};
 use agent_host_protocol::time;
 use serde::Deserialize;
 
@@ -103,6 +103,7 @@ impl Cell {
                     _ = ticks.tick() => {}
                 }
                 cell.prune_journals(&shared).await;
+                cell.prune_components(&shared).await;
                 cell.prune_audit(&shared).await;
                 cell.prune_logs(&shared).await;
                 if let Err(error) = cell.intake.forget_created().await {
@@ -142,37 +143,63 @@ impl Cell {
         }
     }
 
-    /// Removes journals of runs that ended long ago, and components that no run needs any more.
+    /// Removes journals of runs that ended long ago.
     async fn prune_journals(&self, shared: &Shared) {
-        let ledger = &self.ledger;
         let kept_ms = shared.setup().config.retention.journals_ms;
         loop {
-            match ledger.prune_journals(time::now().saturating_sub(kept_ms), PRUNED_AT_ONCE).await {
+            match self.ledger.prune_journals(time::now().saturating_sub(kept_ms), PRUNED_AT_ONCE).await {
                 Ok(pruned) if pruned.more && !self.runs.stopping.is_cancelled() => {}
-                Ok(_) => break,
+                Ok(_) => return,
                 Err(error) => {
                     tracing::warn!(%error, "old journals could not be removed");
                     return;
                 }
             }
         }
-        // Runs that have not ended need theirs; those that ended lately may be replayed.
-        let mut needed = HashSet::new();
-        let unended = ledger.active_runs().map(|runs| runs.into_iter().map(|record| record.run.run_id).collect::<Vec<_>>());
-        let digests = unended.and_then(|runs| {
-            runs.into_iter().try_for_each(|run_id| {
-                needed.extend(ledger.terms(run_id)?.and_then(|terms| component_of(terms.get())));
-                Ok(())
-            })
-        });
-        match digests {
-            // Those of other partitions are not known here.
-            Ok(()) if ledger.parked_count() == 0 && self.runs.partition.is_only() => {
-                shared.sandbox.forget_components(needed, Duration::from_millis(kept_ms)).await;
-            }
-            // Parked runs are not read one by one: as long as there are any, components stay.
-            Ok(()) => {}
-            Err(error) => tracing::warn!(%error, "components that no run needs could not be looked for"),
+    }
+
+    /// Removes components that no run needs any more. Runs that have not ended need theirs; those that ended lately may be replayed.
+    async fn prune_components(&self, shared: &Shared) {
+        let kept = Duration::from_millis(shared.setup().config.retention.journals_ms);
+        if let Err(error) = self.try_prune_components(shared, kept).await {
+            tracing::warn!(%error, "components that no run needs could not be looked for");
         }
+    }
+
+    async fn try_prune_components(&self, shared: &Shared, kept: Duration) -> Result<(), HostError> {
+        let failed = |error: &dyn std::fmt::Display| HostError::Internal(error.to_string());
+        let mut needed = HashSet::new();
+        for record in self.ledger.active_runs()? {
+            needed.extend(self.ledger.terms(record.run.run_id)?.and_then(|terms| component_of(terms.get())));
+        }
+        // Those of other partitions are not known here.
+        let of_files = if self.runs.partition.is_only() {
+            shared.sandbox.unused_components(needed.clone(), kept).await.map_err(|error| failed(&error))?
+        } else {
+            Vec::new()
+        };
+        // Parked runs may be many, and are read one by one: where there is something to remove.
+        if !of_files.is_empty() {
+            needed = self.needed_components().await?;
+        }
+        shared.sandbox.forget_components(of_files, needed, kept).await;
+        if self.runs.components.has_unused(kept)? {
+            let removed = self.runs.components.prune(kept, self.needed_components()).await?;
+            if removed > 0 {
+                tracing::info!(removed, "components that no run needs were removed from the ledger");
+            }
+        }
+        Ok(())
+    }
+
+    /// The components of all runs that have not ended.
+    async fn needed_components(&self) -> Result<HashSet<String>, LedgerError> {
+        let ledger = self.ledger.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut needed = HashSet::new();
+            ledger.each_unended_terms(|terms| needed.extend(component_of(terms)))?;
+            Ok(needed)
+        });
+        reading.await.unwrap_or_else(|error| Err(LedgerError::Storage(error.to_string().into())))
     }
 }

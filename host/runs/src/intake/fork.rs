@@ -65,7 +65,7 @@ impl Intake {
         let shared = self.shared(id, record.run_no, fork.at)?;
         if let Some(config) = fork.config {
             let mut config: Map<_, _> = terms.config.clone().into_iter().chain(config).collect();
-            if let Ok(component) = self.shared.sandbox.component(&terms.grant.component).await
+            if let Ok(component) = self.runs.component(&terms.grant.component).await
                 && let Some(manifest) = component.runners().iter().find(|manifest| manifest.id == record.run.runner_id)
             {
                 config = manifest.check_config(config).map_err(|problems| {

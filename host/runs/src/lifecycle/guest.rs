@@ -85,6 +85,10 @@ impl Body for GuestBody {
             Ok(runner) => runner,
             Err(failure) => return Ok(Ready::Ends(Terminal::Failed(failure))),
         };
+        let digest = runner.component.digest();
+        if !task.runs.components.is_settled(digest) {
+            Box::pin(task.runs.components.keep(&task.runs.shared.sandbox, digest)).await;
+        }
         let waking = task.run.waking.take();
         // In a block, which the start does not outlive: it is large.
         let assembled = {
@@ -239,11 +243,13 @@ impl RunTask {
     }
 
     /// Waits for the plugin of a run from an earlier life of the host, if it may still be compiled and the component that the run was
-    /// created for is not kept. Compiling is bounded, and so is this.
+    /// created for is neither kept nor in the ledger. Compiling is bounded, and so is this.
     async fn await_plugin(&self) {
         let (shared, run) = (&self.runs.shared, &self.run);
         let is_there = || shared.plugins.runner(&run.record.run.runner_id).is_some();
-        if run.runner.is_some() || shared.plugins.is_settled() || shared.sandbox.keeps(&run.terms.grant.component) {
+        let digest = &run.terms.grant.component;
+        if run.runner.is_some() || shared.plugins.is_settled() || shared.sandbox.keeps(digest) || self.runs.components.has(digest)
+        {
             return;
         }
         shared.plugins.settled_or(is_there, Duration::MAX).await;
@@ -259,7 +265,7 @@ impl RunTask {
         if let Some(runner) = present.as_ref().filter(|runner| runner.component.digest() == digest) {
             return Ok(runner.clone());
         }
-        let why = match Box::pin(self.runs.shared.sandbox.component(digest)).await {
+        let why = match Box::pin(self.runs.component(digest)).await {
             Ok(component) => match component.runners().iter().find(|manifest| manifest.id == *id) {
                 Some(manifest) => return Ok(Runner { manifest: Arc::new(manifest.clone()), component: Arc::clone(&component) }),
                 None => format!("component {digest} does not hold it"),

@@ -7,6 +7,7 @@ mod appended;
 pub(crate) mod body;
 pub(crate) mod cancel;
 pub(crate) mod claims;
+pub(crate) mod components;
 pub(crate) mod dead_letters;
 pub(crate) mod executor;
 pub(crate) mod executors;
@@ -43,6 +44,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
     claims::ClaimHandle,
+    components::LedgerComponents,
     executors::Executors,
     last_tries::LastTries,
     lease::LeaseKey,
@@ -76,6 +78,7 @@ pub(crate) struct RunsOfCell {
     pub(crate) ledger: Ledger,
     /// The partition that the ledger is.
     pub(crate) partition: Partition,
+    pub(crate) components: LedgerComponents,
     /// Kept logs of the runs.
     pub(crate) logs: Arc<RunLogs>,
     /// One line for each conversation with an active run.
@@ -123,10 +126,12 @@ impl Runs {
         let logs = Arc::new(RunLogs::new(&shared.setup().config.data_dir, partition));
         let (executors, lease_key) = (Executors::load(&ledger, partition, &shared.registered)?, LeaseKey::of(&ledger).await?);
         let is_shared = ledger.permits().is_some();
+        let components = LedgerComponents::of(&ledger);
         Ok(Self(Arc::new(RunsOfCell {
             shared: Arc::clone(shared),
             ledger,
             partition,
+            components,
             logs,
             lines: Arc::default(),
             registry: Arc::default(),
