@@ -11,7 +11,7 @@ const LEASE_MS: std::ops::RangeInclusive<u64> = 1_000..=600_000;
 /// Hosts that follow a partition.
 const FOLLOWERS: std::ops::RangeInclusive<u32> = 0..=63;
 /// Bytes of log between two snapshots.
-const SNAPSHOT_LOG_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 40;
+const SNAPSHOT_LOG_BYTES: std::ops::RangeInclusive<u64> = 1 << 17..=1 << 40;
 /// Beginnings of the addresses of object stores. The rest is read by the ledger.
 const STORES: [&str; 4] = ["s3://", "gs://", "az://", "file:///"];
 
@@ -44,7 +44,7 @@ pub struct ClusterConfig {
     /// Hosts that follow each partition into a copy, beside its owner, from 0 to 63. Each host has a copy of the first partition, with the API keys. With 0 a
     /// partition whose owner is gone begins from a snapshot.
     pub followers: u32,
-    /// Bytes of log after which a snapshot of the ledger is due, from 1 MiB to 1 TiB. The log is trimmed behind the older of two snapshots; a host
+    /// Bytes of log, packed, after which a snapshot of the ledger is due, from 128 KiB to 1 TiB. The log is trimmed behind the older of two snapshots; a host
     /// that begins anew reads a snapshot and the log after it.
     pub snapshot_log_bytes: u64,
 }
@@ -95,7 +95,7 @@ impl ClusterConfig {
         }
         if !SNAPSHOT_LOG_BYTES.contains(&self.snapshot_log_bytes) {
             return Err(format!(
-                "`cluster.snapshot_log_bytes` is {}: write 1,048,576 (1 MiB) to 1,099,511,627,776 (1 TiB)",
+                "`cluster.snapshot_log_bytes` is {}: write 131,072 (128 KiB) to 1,099,511,627,776 (1 TiB)",
                 self.snapshot_log_bytes
             ));
         }
@@ -197,7 +197,7 @@ mod tests {
         for lease_ms in [0, 999, 600_001] {
             refused(url, Some(ClusterConfig { lease_ms, ..cluster.clone() }), "lease_ms");
         }
-        for snapshot_log_bytes in [0, (1 << 20) - 1, (1 << 40) + 1] {
+        for snapshot_log_bytes in [0, (1 << 17) - 1, (1 << 40) + 1] {
             refused(url, Some(ClusterConfig { snapshot_log_bytes, ..cluster.clone() }), "snapshot_log_bytes");
         }
         refused(url, Some(ClusterConfig { followers: 64, ..cluster.clone() }), "followers");

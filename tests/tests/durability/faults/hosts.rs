@@ -22,7 +22,7 @@ use crate::{
 
 const HOSTS: usize = 3;
 /// Small, so that the logs are trimmed and hosts begin from snapshots.
-const SNAPSHOT_LOG_BYTES: u64 = 1024 * 1024;
+const SNAPSHOT_LOG_BYTES: u64 = 128 * 1024;
 /// The file in the folder of a host that says by how many seconds its clock is off.
 const CLOCK: &str = "clock";
 /// The lines of a log that are shown.

@@ -251,6 +251,8 @@ fn shuffled(random: &mut Random) -> Vec<Fault> {
     for at in (1..faults.len()).rev() {
         faults.swap(at, usize::try_from(random.below(at as u64 + 1)).unwrap());
     }
+    // Once more, when the logs are trimmed.
+    faults.push(Fault::FilesLost);
     faults
 }
 
