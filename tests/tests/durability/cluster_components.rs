@@ -73,3 +73,19 @@ async fn a_run_goes_on_at_a_host_without_its_component() {
     let check = command(dir.path()).args(["ledger", "check", "--json"]).output().unwrap();
     assert!(check.status.success(), "{check:?}");
 }
+
+/// The content of a file is compared with its name before other hosts get it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_damaged_component_is_not_put_into_the_ledger() {
+    let world = &World::start().await;
+    let config = "[[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\n";
+    let host = Member::start(Process::lay_out(&["steps"]), &world.url, free_port(), config);
+    host.is_active();
+    for file in fs::read_dir(host.dir.path().join("data").join("components")).unwrap() {
+        fs::copy(component("steps_next"), file.unwrap().path()).unwrap();
+    }
+    let run = host.send("say one").await;
+    let events = host.until(&run, is_over).await;
+    assert_eq!(types(&events).last(), Some(&"run.completed"), "{events:#?}");
+    assert!(host.log().contains("has another content"), "{}", host.log());
+}

@@ -9,9 +9,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
-use agent_host_tests::process::command;
+use agent_host_tests::{Process, component, process::command, world::PATIENCE};
 use hyper::{
     Request, Response,
     body::Incoming,
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    cluster::{Member, lay_out},
+    cluster::{Member, types},
     postgres::{PASSWORD, Postgres, free_port},
 };
 
@@ -139,20 +140,38 @@ async fn a_host_without_files_has_the_contents_of_a_killed_one() {
     assert!(text(&shown).contains("contents in s3://contents/agents"), "{shown:?}");
 
     let ports = [free_port(), free_port(), free_port(), free_port()];
-    let start = |client: usize, hosts: usize| {
-        let cluster = cluster(ports[hosts]);
-        Member::start_with(lay_out(), &url, ports[client], &cluster, &s3.variables(SECRET), "")
+    let start = |plugin: &str, client: usize, hosts: usize| {
+        let (cluster, dir) = (cluster(ports[hosts]), Process::lay_out(&[]));
+        fs::copy(component(plugin), dir.path().join("plugins").join("steps.wasm")).unwrap();
+        let binding = "[[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\n";
+        Member::start_with(dir, &url, ports[client], &cluster, &s3.variables(SECRET), binding)
     };
-    let first = start(0, 1);
+    let first = start("steps", 0, 1);
     first.is_active();
+    let begun = first.send("say one; await go; say two").await;
+    first.until(&begun, |events| types(events).contains(&"x.step")).await;
+    assert_eq!(s3.blobs(), 1, "the component of the run");
     let large: Vec<u8> = (0..9_500_000u32).map(|at| (at * 7 % 251) as u8).collect();
     let (status, kept) = upload(&first, &large).await;
-    assert_eq!((status, s3.blobs()), (StatusCode::CREATED, 1), "{kept}");
+    assert_eq!((status, s3.blobs()), (StatusCode::CREATED, 2), "{kept}");
     assert_eq!(postgres.sql("agents", "select count(*) from agent_host.blobs"), "0");
+    // On other files than those of the first, with another build of the plugin, and the store away at first: the run waits for its component.
+    let second = start("steps_next", 2, 3);
+    let began = Instant::now();
+    while reqwest::get(format!("{}/healthz", second.url)).await.is_err() {
+        assert!(began.elapsed() < PATIENCE, "{}", second.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    s3.refuses.store(true, Ordering::Relaxed);
     first.kill();
-    // On other files than those of the first.
-    let second = start(2, 3);
     second.is_active();
+    let began = Instant::now();
+    while !second.log().contains("the run waits for it") {
+        assert!(began.elapsed() < PATIENCE, "{}", second.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    s3.refuses.store(false, Ordering::Relaxed);
+    second.until(&begun, |events| events.iter().any(|event| event["data"]["reason"] == "resumed")).await;
     let (status, read) = content(&second, &kept["artifact_id"]).await;
     assert!(status == StatusCode::OK && read == large, "{status}, {} bytes", read.len());
 
@@ -167,6 +186,6 @@ async fn a_host_without_files_has_the_contents_of_a_killed_one() {
     assert_eq!(status, StatusCode::CREATED, "{kept}");
     assert_eq!(content(&second, &kept["artifact_id"]).await, (StatusCode::OK, b"written".to_vec()));
     assert!(!second.log().contains(SECRET));
-    assert_eq!(s3.blobs(), 2);
+    assert_eq!(s3.blobs(), 3);
     assert_eq!(postgres.sql("agents", "select count(*) from agent_host.blob_pieces"), "0");
 }

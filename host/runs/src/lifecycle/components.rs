@@ -24,12 +24,18 @@ use super::RunsOfCell;
 const AREA: &str = "components";
 /// Kind of the entries that say when a component was last needed, by digest.
 pub(crate) const ENTRIES: &str = "component/";
+/// Digests begin with it, those of blobs excepted.
+const SHA256: &str = "sha256:";
 /// Entries that are read at one time.
 const PIECE: usize = 256;
 /// Bytes that are copied at one time.
 const COPIED_BYTES: usize = 256 * 1024;
 /// The ledger notes again that a component is needed, when a run of it starts, after so long.
 const NOTED: Duration = Duration::from_secs(60 * 60);
+/// Between two tries to read a component from the ledger: an object store that is away comes back.
+const PAUSE: Duration = Duration::from_secs(5);
+/// A run waits so long for its component.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// A component that could not be kept is tried again after so long. Its runs start nevertheless.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -107,8 +113,11 @@ impl LedgerComponents {
                 let Some(bytes) = piece.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
                 blob.write(bytes)?;
             }
-            let value = Some(StorageValue::Blob(blob.finish()?));
-            Ok(Some(StorageWrite { area_key: AREA.to_owned(), key, value, quota: None }))
+            let blob = blob.finish()?;
+            if key.strip_prefix(SHA256) != Some(&*blob.sha256) {
+                return Err(failed(&format!("the file of component {key} has another content")));
+            }
+            Ok(Some(StorageWrite { area_key: AREA.to_owned(), key, value: Some(StorageValue::Blob(blob)), quota: None }))
         };
         if let Some(write) = blocking(writing).await? {
             self.ledger.put_storage(vec![write]).await?;
@@ -116,19 +125,25 @@ impl LedgerComponents {
         self.ledger.put_entries(&[needed_at(digest, time::now())?]).await
     }
 
-    /// Keeps the component of the ledger on this host too.
+    /// Keeps the component of the ledger on this host too. Waits so long for an object store that is away.
     ///
     /// # Errors
     /// The reason why it cannot be had.
-    pub(crate) async fn fetch(&self, sandbox: &Sandbox, digest: &str) -> Result<(), String> {
-        let (ledger, key) = (self.ledger.clone(), digest.to_owned());
-        let reading = move || {
-            let Some(StorageContent::Blob { sha256, .. }) = ledger.storage_get(AREA, &key)? else { return Ok(None) };
-            let Some(blob) = ledger.blob(&sha256)? else { return Ok(None) };
-            let size = usize::try_from(blob.len()).unwrap_or(usize::MAX);
-            blob.read_at(0, size).map(Some)
+    pub(crate) async fn fetch(&self, sandbox: &Sandbox, digest: &str, patience: Duration) -> Result<(), String> {
+        let began = Instant::now();
+        let bytes = loop {
+            let (ledger, key) = (self.ledger.clone(), digest.to_owned());
+            match blocking(move || content_of(&ledger, &key)).await {
+                Ok(bytes) => break bytes,
+                Err(error) if matches!(error, LedgerError::Unavailable(_)) || began.elapsed() >= patience => {
+                    return Err(format!("component {digest} cannot be read from the ledger: {error}"));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, component = digest, "the component of a run cannot be read from the ledger: the run waits for it");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
         };
-        let bytes = blocking(reading).await.map_err(|error| error.to_string())?;
         let bytes = bytes.ok_or_else(|| format!("component {digest} is no longer kept on this host, and not in the ledger"))?;
         tracing::info!(component = digest, "a run goes on with a component of the ledger, which this host did not have");
         sandbox
@@ -193,9 +208,16 @@ impl RunsOfCell {
         if sandbox.keeps(digest) {
             return sandbox.component(digest).await;
         }
-        self.components.fetch(sandbox, digest).await?;
+        self.components.fetch(sandbox, digest, Duration::ZERO).await?;
         sandbox.component(digest).await
     }
+}
+
+/// The bytes of a component, where the ledger has them.
+fn content_of(ledger: &Ledger, digest: &str) -> Result<Option<Vec<u8>>, LedgerError> {
+    let Some(StorageContent::Blob { sha256, .. }) = ledger.storage_get(AREA, digest)? else { return Ok(None) };
+    let Some(blob) = ledger.blob(&sha256)? else { return Ok(None) };
+    blob.read_at(0, usize::try_from(blob.len()).unwrap_or(usize::MAX)).map(Some)
 }
 
 /// The entry that says when a component was needed.

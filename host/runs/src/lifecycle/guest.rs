@@ -16,6 +16,7 @@ use futures_util::future::Either;
 
 use super::{
     body::{AssembledContext, Body, Exit, Ready, RunningExecution, changes},
+    components::PATIENCE,
     queue::admission::Admission,
     start::StartKind,
     task::{RunOutcome, RunTask},
@@ -63,7 +64,7 @@ impl Body for GuestBody {
     async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
         let (last_try, admission, place) = {
             let waited = pin!(async {
-                task.await_plugin().await;
+                task.await_component().await;
                 let last_try = Box::pin(task.last_try()).await?;
                 let admission = task.admission().await?;
                 Ok::<_, HostError>((last_try, admission, task.runs.shared.sandbox.place().await))
@@ -242,17 +243,22 @@ impl RunTask {
         }
     }
 
-    /// Waits for the plugin of a run from an earlier life of the host, if it may still be compiled and the component that the run was
-    /// created for is neither kept nor in the ledger. Compiling is bounded, and so is this.
-    async fn await_plugin(&self) {
+    /// Waits for the component that a run from an earlier life of the host, or from another host, was created for: this host gets it from
+    /// the ledger, or its plugin may still be compiled. Both are bounded, and so is this.
+    async fn await_component(&self) {
         let (shared, run) = (&self.runs.shared, &self.run);
-        let is_there = || shared.plugins.runner(&run.record.run.runner_id).is_some();
         let digest = &run.terms.grant.component;
-        if run.runner.is_some() || shared.plugins.is_settled() || shared.sandbox.keeps(digest) || self.runs.components.has(digest)
-        {
+        let is_present = run.runner.as_ref().is_some_and(|runner| runner.component.digest() == digest);
+        if is_present || shared.sandbox.keeps(digest) {
             return;
         }
-        shared.plugins.settled_or(is_there, Duration::MAX).await;
+        if self.runs.components.has(digest) {
+            // Whoever needs the component next gets the same error.
+            let _ = Box::pin(self.runs.components.fetch(&shared.sandbox, digest, PATIENCE)).await;
+        } else if run.runner.is_none() && !shared.plugins.is_settled() {
+            let is_there = || shared.plugins.runner(&run.record.run.runner_id).is_some();
+            shared.plugins.settled_or(is_there, Duration::MAX).await;
+        }
     }
 
     /// The runner that executes the run: the one that the run was created for, kept by its digest. A run that has not begun
