@@ -21,10 +21,15 @@ fn folder(dir: &Path) -> StorageAddress {
 }
 
 fn refused(dir: &Path, options: &ClusterOptions) -> ClusterError {
-    match Standby::join(host_options(dir), options) {
-        Err(OpenError::Cluster(error)) => error,
-        other => panic!("{other:?}"),
+    for _ in 0..100 {
+        match Standby::join(host_options(dir), options) {
+            Err(OpenError::Cluster(error)) => return error,
+            // A process that another test starts has the lock of an earlier host for a moment.
+            Err(OpenError::AlreadyOpen { .. }) => std::thread::sleep(std::time::Duration::from_millis(20)),
+            other => panic!("{other:?}"),
+        }
     }
+    panic!("{} is still open", dir.display());
 }
 
 /// All objects of a kind, `blobs` or `pieces`.
