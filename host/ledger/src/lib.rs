@@ -60,6 +60,7 @@ mod apply;
 mod boundary;
 mod cluster;
 mod cluster_error;
+mod contents;
 mod digest;
 mod error;
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Runners come and go; a run ends with the one that it began with.
 
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
-use agent_host_tests::component;
+use agent_host_tests::{component, world::PATIENCE};
 
 use crate::support::Host;
 
@@ -51,6 +54,33 @@ async fn a_run_goes_on_though_its_plugin_is_gone() {
     assert_eq!(ended.outcomes().len(), 3);
     let fresh = host.send("say three").await;
     host.ended(&fresh).await.failed("runner_not_found");
+    host.check();
+}
+
+/// Builds that no run needs are removed after their time; that of a parked run stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_component_of_a_parked_run_stays_and_others_go() {
+    let config = "[retention]\njournals_ms = 1000\n[limits]\ngc_interval_ms = 1000\npark_after_ms = 300\n\
+                  [[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\n";
+    let host = Host::limited(&["steps"], config);
+    let (plugin, kept) = (host.dir().join("plugins").join("steps.wasm"), host.dir().join("data").join("components"));
+    let count = async |expect: usize| {
+        let began = Instant::now();
+        while fs::read_dir(&kept).unwrap().count() != expect {
+            assert!(began.elapsed() < PATIENCE, "{:?}", fs::read_dir(&kept).unwrap().collect::<Vec<_>>());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let begun = host.send("say one; timer 9000; say two").await;
+    host.until_step(&begun, "say one").await;
+    fs::copy(component("steps_next"), &plugin).unwrap();
+    count(2).await;
+    fs::remove_file(&plugin).unwrap();
+    count(1).await;
+    assert_eq!(host.run(&begun).await["status"], "waiting");
+    let ended = host.ended(&begun).await.completed();
+    assert_eq!(ended.outcomes().len(), 3, "{ended}");
+    count(0).await;
     host.check();
 }
 
